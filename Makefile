@@ -1,0 +1,44 @@
+# Each target installs what it needs into .venv first; only Python ≥ 3.11 and git are assumed.
+PYTHON ?= python3
+BIN := .venv/bin
+DEMO := resnet50 vit_tiny_patch16_224 swin_tiny_patch4_window7_224 pit_ti_224 mobilevit_s
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint bench prove clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.venv/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "Python 3.11 or newer is needed; name one with: make PYTHON=python3.12 …"; exit 1; }
+	$(PYTHON) -m venv .venv
+
+.venv/installed: pyproject.toml | .venv/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	@touch $@
+
+.venv/installed-all: pyproject.toml | .venv/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[all]'
+	@touch $@ .venv/installed
+
+demo: .venv/installed ## Install, take five famous backbones apart, and draw them
+	$(BIN)/retinoscope anatomy $(DEMO) --picture runs/demo/anatomy.svg
+
+test: lint ## Install everything and run all tests (15 minutes on 2 cores at most)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+
+lint: .venv/installed-all ## Style, types and import contracts
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/lint-imports
+	$(BIN)/pyright
+
+bench: .venv/installed-all ## Measure speed, side by side with what it is compared to
+	$(BIN)/python benchmarks/anatomy.py
+
+prove: .venv/installed-all ## Take one model of every timm module apart and write docs/zoo.md
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/zoo.py --jobs 2
+
+clean: ## Remove what the targets above have made
+	rm -rf .venv runs .pytest_cache .ruff_cache .import_linter_cache

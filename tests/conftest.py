@@ -1,0 +1,26 @@
+"""What every test needs: one thread, and models in which nothing hides."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import pytest
+import timm
+import torch
+from torch import nn
+
+from retinoscope.models.order_one import draw_at_order_one
+
+torch.set_num_threads(1)
+logging.getLogger("torch.export").setLevel(logging.ERROR)
+
+
+@pytest.fixture
+def order_one() -> Callable[..., nn.Module]:
+    """Make a timm model with all parameters and statistics drawn at order one, in eval mode."""
+
+    def make(name: str, **options: object) -> nn.Module:
+        return draw_at_order_one(timm.create_model(name, **options)).eval()
+
+    return make
