@@ -1,0 +1,71 @@
+"""Every error a user can cause. Each says what was asked, what exists and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from difflib import get_close_matches
+
+
+class RetinoscopeError(Exception):
+    """The base of all our errors: catch this to catch them all."""
+
+
+class NotExportable(RetinoscopeError):
+    """``torch.export`` cannot turn the model into a graph."""
+
+
+class WrongInput(RetinoscopeError, ValueError):
+    """The model itself does not accept the image it was given."""
+
+
+class WrongOutput(RetinoscopeError, ValueError):
+    """The model's output holds no logits, or several candidates for them."""
+
+
+class NotABackbone(RetinoscopeError, ValueError):
+    """The module does not turn an image into an answer."""
+
+
+class NotResidual(RetinoscopeError, ValueError):
+    """A unit was to be removed that has no skip operand to take its place."""
+
+
+class UnknownModel(RetinoscopeError, LookupError):
+    """No model of that name exists."""
+
+
+class WeightsUnavailable(RetinoscopeError):
+    """The weights asked for do not exist or cannot be fetched."""
+
+
+class UnsafeCheckpoint(RetinoscopeError):
+    """A checkpoint wants to run code while it is read."""
+
+
+class WeightsMismatch(RetinoscopeError, ValueError):
+    """A checkpoint does not fit the model."""
+
+
+class UnreadableFile(RetinoscopeError, ValueError):
+    """A file is damaged, of another version, or not what it should be."""
+
+
+class UnknownUnit(RetinoscopeError, LookupError):
+    """A name was asked for that the anatomy does not hold."""
+
+    def __init__(self, name: str, model: str, names: Sequence[str]) -> None:
+        super().__init__(
+            f"{model} has no unit {name!r}. {did_you_mean(name, names)}"
+            f"List all {len(names)} with: retinoscope anatomy {model}"
+        )
+
+
+def did_you_mean(asked: str, existing: Sequence[str]) -> str:
+    """A hint at the nearest three names, ending in a blank; empty if none is near.
+
+    Example:
+        >>> did_you_mean("resnet5", ["resnet50", "vit", "resnet18"])
+        "Did you mean 'resnet50' or 'resnet18'? "
+    """
+    nearest = get_close_matches(asked, existing, n=3)
+    return f"Did you mean {' or '.join(map(repr, nearest))}? " if nearest else ""
