@@ -1,0 +1,1 @@
+"""Any model → units: export, cut, kinds, layout, replay. No file per family."""

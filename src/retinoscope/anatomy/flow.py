@@ -1,0 +1,134 @@
+"""The data flow of a graph: what depends on the image, and through which operands.
+
+With a dynamic batch, nodes that hold sizes link the image to every later ``view``. They carry no
+data; neither does the operand of ``reshape_as`` that only lends its shape. Unless such edges are
+left out, a ViT is one single unit.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch._ops import OpOverload
+
+from retinoscope.anatomy.export import Graph
+
+BATCH = 10007
+"""Stands for the number of images where sizes are compared: a prime larger than any other size."""
+
+_LENDS_SHAPE = {  # operation → place of the operand whose values are not read
+    "reshape_as": 1, "view_as": 1, "expand_as": 1, "type_as": 1, "resize_as": 1,
+    "zeros_like": 0, "ones_like": 0, "full_like": 0, "empty_like": 0, "rand_like": 0,
+    "new_zeros": 0, "new_ones": 0, "new_full": 0, "new_empty": 0,
+}  # fmt: skip
+
+
+def operation(node: fx.Node) -> str:
+    """The name of an ATen operation without its overload: ``conv2d``, ``view``, ``getitem``."""
+    if isinstance(node.target, OpOverload):
+        return node.target._schema.name.split("::")[-1]
+    return getattr(node.target, "__name__", str(node.target))
+
+
+def arguments(node: fx.Node) -> Mapping[str, Any]:
+    """The arguments of a call by the names that the operation's schema gives them."""
+    if not isinstance(node.target, OpOverload):
+        return dict(enumerate(node.args)) | dict(node.kwargs)  # type: ignore[return-value]
+    schema = node.target._schema.arguments
+    named = {a.name: a.default_value for a in schema if a.has_default_value()}
+    named |= {a.name: value for a, value in zip(schema, node.args, strict=False)}
+    return named | node.kwargs
+
+
+@dataclass
+class Flow:
+    """A graph seen as a flow of data from the image to the logits."""
+
+    source: Graph
+    shapes: dict[tuple[fx.Node, int], tuple[int, ...]] = field(default_factory=dict)
+
+    def data_inputs(self, node: fx.Node) -> list[fx.Node]:
+        """The operands whose values (not only sizes) the node reads, without repeats."""
+        lender = _LENDS_SHAPE.get(operation(node)) if node.op == "call_function" else None
+        skipped = node.args[lender] if lender is not None and lender < len(node.args) else None
+        return [n for n in node.all_input_nodes if n is not skipped and not is_size(n)]
+
+    @cached_property
+    def dependent(self) -> dict[fx.Node, None]:
+        """The nodes whose values depend on the image, in the order of execution."""
+        found: dict[fx.Node, None] = {self.source.image: None}
+        for node in self.source.graph.nodes:
+            if (
+                node.op != "output"
+                and not is_size(node)
+                and any(n in found for n in self.data_inputs(node))
+            ):
+                found[node] = None
+        return found
+
+    @cached_property
+    def learned(self) -> set[fx.Node]:
+        """The nodes that do not depend on the image but on a parameter."""
+        found: set[fx.Node] = set(self.source.parameters)
+        for node in self.source.graph.nodes:
+            if node not in self.dependent and any(n in found for n in self.data_inputs(node)):
+                found.add(node)
+        return found
+
+    def inputs(self, node: fx.Node) -> list[fx.Node]:
+        """The operands that depend on the image."""
+        return [n for n in self.data_inputs(node) if n in self.dependent]
+
+    def users(self, node: fx.Node) -> list[fx.Node]:
+        """The operations that read this node's values."""
+        return [u for u in node.users if u in self.dependent and node in self.data_inputs(u)]
+
+    def shape(self, node: fx.Node, batch: int = BATCH) -> tuple[int, ...]:
+        """The node's shape for ``batch`` images; () where it holds no tensor."""
+        key = node, batch
+        if key not in self.shapes:
+            value = node.meta.get("val")
+            sizes = value.shape if isinstance(value, Tensor) else ()
+            self.shapes[key] = tuple(concrete(size, batch) for size in sizes)
+        return self.shapes[key]
+
+
+def is_size(node: fx.Node) -> bool:
+    """Whether the node holds a size, not data."""
+    return isinstance(node.meta.get("val"), int | torch.SymInt | torch.SymBool | torch.SymFloat)
+
+
+def is_tensor(node: fx.Node) -> bool:
+    """Whether the node holds one tensor, not a tuple of them."""
+    return isinstance(node.meta.get("val"), Tensor)
+
+
+def concrete(size: int | torch.SymInt, batch: int) -> int:
+    """A size that may depend on the number of images, for ``batch`` of them."""
+    if isinstance(size, int):
+        return size
+    expression: Any = size.node.expr
+    return int(expression.subs(dict.fromkeys(expression.free_symbols, batch)))
+
+
+def chosen(node: fx.Node) -> int | None:
+    """Which entry of a tuple the node takes, if it takes one."""
+    return int(node.args[1]) if node.target is operator.getitem else None  # type: ignore[arg-type]
+
+
+def ancestors(flow: Flow, node: fx.Node, stop: set[fx.Node]) -> Iterator[fx.Node]:
+    """What the node is computed from along the data, back to ``stop``, itself included."""
+    waiting, seen = [node], set()
+    while waiting:
+        current = waiting.pop()
+        if current in seen or current in stop:
+            continue
+        seen.add(current)
+        yield current
+        waiting += flow.inputs(current)

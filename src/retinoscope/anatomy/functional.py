@@ -1,0 +1,111 @@
+"""A graph without in-place operations: what was kept cannot be overwritten later."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any, cast
+
+import torch
+from torch import fx
+from torch._ops import OpOverload
+from torch.export import ExportedProgram
+
+# These return their operand itself, although their schema does not say so.
+_SILENT_ALIASES = {
+    f"aten::{kind}dropout{end}" for kind in ("", "feature_", "alpha_") for end in ("", "_")
+}
+
+
+def functional(program: ExportedProgram) -> ExportedProgram:
+    """The same program with every in-place operation exchanged for its functional twin."""
+    _inline_autocast(program.graph_module)
+    _drop_identities(program.graph)
+    if not _replace_in_place(program.graph):
+        program = program.run_decompositions({})  # slower, and right where views are written to
+        _drop_identities(program.graph)
+    return program
+
+
+def _drop_identities(graph: fx.Graph) -> None:
+    """Leave out what gives back its operand: dropout in eval mode, slices of everything."""
+    for node in list(graph.nodes):
+        if not isinstance(node.target, OpOverload):
+            continue
+        name = node.target._schema.name
+        if name in _SILENT_ALIASES or (name == "aten::slice" and _alike(node, node.args[0])):
+            same = node.args[0]
+        elif name == "aten::slice_scatter" and _alike(node.args[1], node.args[0]):
+            same = node.args[1]
+        else:
+            continue
+        node.replace_all_uses_with(cast(fx.Node, same))
+        graph.erase_node(node)
+
+
+def _alike(node: Any, other: Any) -> bool:
+    return str(node.meta["val"].shape) == str(other.meta["val"].shape)
+
+
+def _inline_autocast(module: fx.GraphModule) -> None:
+    """Put operations that switch autocast off for themselves back into the graph around them."""
+    wrapped = [
+        n for n in module.graph.nodes if getattr(n.target, "__name__", "") == "wrap_with_autocast"
+    ]
+    for node in wrapped:
+        _, _, enabled, _, inside, *given = node.args
+        if enabled:
+            continue  # it changes precision, so it stays as it is
+        body = getattr(module, str(cast(fx.Node, inside).target)).graph
+        places = dict(zip((n for n in body.nodes if n.op == "placeholder"), given, strict=True))
+        with module.graph.inserting_before(node):
+            made = module.graph.graph_copy(body, places)
+        entries = made if isinstance(made, tuple | list) else (made,)
+        for user in list(node.users):
+            user.replace_all_uses_with(entries[user.args[1]])
+            module.graph.erase_node(user)
+        module.graph.erase_node(node)
+
+
+def _replace_in_place(graph: fx.Graph) -> bool:
+    """Exchange each in-place operation for its functional twin; False where that is not safe.
+
+    It is safe where no view shares memory with what is written to: then whoever reads the written
+    tensor later reads the twin's result instead. Nothing is changed where it is not.
+    """
+    order = {node: place for place, node in enumerate(graph.nodes)}
+    writers = [node for node in graph.nodes if _writes(node)]
+    if not all(_twin(node) and not _has_views(node.args[0]) for node in writers):
+        return False
+    for node in writers:
+        written = node.args[0]
+        node.target = _twin(node)
+        for user in list(written.users):
+            if order[user] > order[node]:
+                user.replace_input_with(written, node)
+    return True
+
+
+def _writes(node: fx.Node) -> bool:
+    return isinstance(node.target, OpOverload) and any(
+        argument.alias_info is not None and argument.alias_info.is_write
+        for argument in node.target._schema.arguments
+    )
+
+
+def _twin(node: fx.Node) -> OpOverload | None:
+    target = cast(OpOverload, node.target)
+    packet = getattr(torch.ops.aten, target._schema.name.removeprefix("aten::").rstrip("_"), None)
+    return getattr(packet, target._overloadname, None)
+
+
+def _has_views(node: Any) -> bool:
+    return not isinstance(node, fx.Node) or _is_view(node) or any(map(_is_view, node.users))
+
+
+def _is_view(node: fx.Node) -> bool:
+    if node.target is operator.getitem:
+        return True  # of a tuple, which may hold views
+    return isinstance(node.target, OpOverload) and any(
+        returned.alias_info is not None and not returned.alias_info.is_write
+        for returned in node.target._schema.returns
+    )

@@ -1,0 +1,25 @@
+"""What each operation does, in terms of positions and channels.
+
+One walk over the graph gives every node the meaning of its dimensions (:mod:`.axes`) and a set
+of facts. Nothing here knows a module's name or class; only which axes an operation mixes, and
+whether by learned weights, by normalised weights made from the image, or by fixed ones.
+"""
+
+from __future__ import annotations
+
+from torch import fx
+
+from retinoscope.anatomy.facts import Fact
+from retinoscope.anatomy.flow import Flow
+from retinoscope.anatomy.reader import Meaning, Reader
+from retinoscope.anatomy.rules import mixing, moving, pointwise
+
+RULES = pointwise.RULES | mixing.RULES | moving.RULES
+
+
+def meanings(flow: Flow) -> tuple[dict[fx.Node, Meaning], dict[fx.Node, set[Fact]]]:
+    """The meaning of every node that depends on the image, and the facts about it."""
+    reader = Reader(flow, RULES)
+    for node in flow.dependent:
+        reader.read(node)
+    return reader.meaning, reader.facts
