@@ -1,0 +1,74 @@
+"""How much a unit costs: floating-point operations and learned numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from torch import fx
+
+from retinoscope.anatomy.flow import Flow, arguments, operation
+
+
+def flops(flow: Flow, node: fx.Node) -> int:
+    """Of one image; a multiplication and an addition are two. Pointwise work is not counted."""
+    name, given = operation(node), arguments(node)
+
+    def shape(operand: fx.Node) -> tuple[int, ...]:
+        return flow.shape(operand, batch=1)
+
+    size = math.prod(shape(node))
+    if name in {"linear", "conv1d", "conv2d", "conv3d", "convolution"}:
+        if name == "convolution" and given["transposed"]:
+            return 2 * math.prod(shape(given["input"])) * math.prod(shape(given["weight"])[1:])
+        return 2 * size * math.prod(shape(given["weight"])[1:])
+    if name.startswith("conv_transpose"):
+        return 2 * math.prod(shape(given["input"])) * math.prod(shape(given["weight"])[1:])
+    if name in {"matmul", "mm", "bmm", "mv", "addmm", "baddbmm"}:
+        left = [operand for operand in node.args if isinstance(operand, fx.Node)][-2]
+        return 2 * size * shape(left)[-1]
+    if name == "einsum":
+        return 2 * _einsum_size(
+            given["equation"].replace(" ", ""), [shape(t) for t in given["tensors"]]
+        )
+    if name == "scaled_dot_product_attention":
+        *_, keys, width = shape(given["key"])
+        queries = math.prod(shape(given["query"])[:-1])
+        return 2 * queries * keys * (width + shape(given["value"])[-1])
+    return 0
+
+
+def _einsum_size(equation: str, shapes: list[tuple[int, ...]]) -> int:
+    terms = equation.split("->")[0].split(",")
+    if "..." in equation or len(shapes) != 2:
+        return 0
+    sizes = {
+        x: s
+        for term, shape in zip(terms, shapes, strict=True)
+        for x, s in zip(term, shape, strict=True)
+    }
+    return math.prod(sizes.values())
+
+
+def constants_behind(flow: Flow, nodes: Iterable[fx.Node]) -> set[fx.Node]:
+    """Everything that does not depend on the image but that ``nodes`` are computed from."""
+    waiting = [n for node in nodes for n in node.all_input_nodes]
+    found: set[fx.Node] = set()
+    while waiting:
+        node = waiting.pop()
+        if node in found or node in flow.dependent:
+            continue
+        found.add(node)
+        waiting += node.all_input_nodes
+    return found
+
+
+def parameters(flow: Flow, nodes: Iterable[fx.Node], counted: set[int]) -> int:
+    """Learned numbers that ``nodes`` use and that are not yet ``counted``; they are from now on."""
+    total = 0
+    for node in constants_behind(flow, nodes) & flow.source.parameters:
+        value = flow.source.constants[node]
+        if id(value) not in counted:
+            counted.add(id(value))
+            total += value.numel()
+    return total

@@ -1,0 +1,181 @@
+"""Units made of steps: which operations belong together.
+
+A step that does work makes a unit; the pointwise, norm and layout steps around it belong to the
+unit before or behind. Plain chains without skips are cut at every map, save for bottlenecks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from torch import fx
+
+from retinoscope.anatomy.facts import WORK, Fact
+from retinoscope.anatomy.flow import Flow, ancestors, is_tensor
+from retinoscope.anatomy.steps import Step, Stepper
+
+
+@dataclass
+class Piece:
+    """A run of steps that make one unit; ``inner`` are the units that its branch is made of."""
+
+    steps: list[Step]
+    inner: list[Piece] = field(default_factory=list)
+
+    @property
+    def entry(self) -> fx.Node:
+        """The state that the unit starts from."""
+        return self.steps[0].entry
+
+    @property
+    def exit(self) -> fx.Node:
+        """The state that the unit ends in."""
+        return self.steps[-1].exit
+
+    @property
+    def nodes(self) -> list[fx.Node]:
+        """All operations of the unit, in the order of execution."""
+        return [node for step in self.steps for node in step.nodes]
+
+    @property
+    def facts(self) -> set[Fact]:
+        """Facts of the steps that make the unit; gates only weigh what the others did."""
+        return set().union(*(step.facts for step in self.steps if not step.gate))
+
+    @property
+    def residual(self) -> Step | None:
+        """The residual step, if the unit has one and nothing else does work in it."""
+        blocks = [step for step in self.steps if step.work]
+        return blocks[0] if len(blocks) == 1 and blocks[0].skip else None
+
+    @property
+    def block(self) -> bool:
+        """Whether the unit contains a step with several paths."""
+        return any(step.block for step in self.steps)
+
+
+class Cutter:
+    """Cuts the flow between two nodes into pieces."""
+
+    def __init__(
+        self, flow: Flow, facts: dict[fx.Node, set[Fact]], channels: dict[fx.Node, int]
+    ) -> None:
+        self.flow = flow
+        self.stepper = Stepper(flow, facts)
+        self.channels = channels
+
+    def pieces(self, entry: fx.Node, exit: fx.Node) -> list[Piece]:
+        """The units between two nodes, in order."""
+        steps = list(self.stepper.steps(entry, exit))
+        pieces = self._join_bottlenecks(self._group(steps))
+        for piece in pieces:
+            piece.inner = self._inner(piece)
+        return pieces
+
+    def _group(self, steps: Sequence[Step]) -> list[Piece]:
+        """Give every step that does no work to the unit before it, or to the one behind it.
+
+        Behind a plain map it belongs before. Behind a sum, so does an activation (a ResNet's
+        state is what its last ReLU gives); a norm or a change of layout does if the next
+        residual unit starts from its outcome, and opens the next unit otherwise.
+        """
+        pieces: list[Piece] = []
+        waiting: list[Step] = []
+        for step in steps:
+            if not step.work:
+                waiting.append(step)
+                continue
+            opening = self._settle(pieces, waiting, step)
+            pieces.append(Piece([*opening, step]))
+            waiting = []
+        opening = self._settle(pieces, waiting, None)
+        if opening:
+            pieces.append(Piece(opening))
+        return pieces
+
+    def _settle(
+        self, pieces: list[Piece], waiting: list[Step], following: Step | None
+    ) -> list[Step]:
+        """Close the last piece with the steps that belong to it; the others are returned."""
+        if not pieces:
+            return waiting
+        behind_sum = pieces[-1].steps[-1].block and not (following and following.skip)
+        count = 0
+        while count < len(waiting) and (
+            waiting[count].activation or waiting[count].gate
+            if behind_sum
+            else not waiting[count].reduction
+        ):
+            count += 1
+        pieces[-1].steps += waiting[:count]
+        return waiting[count:]
+
+    def _join_bottlenecks(self, pieces: Sequence[Piece]) -> list[Piece]:
+        """Join plain maps that are one bottleneck: widened, worked on, and narrowed linearly.
+
+        A linear map at each position without a non-linearity behind it is never alone: it ends the
+        unit before it. A plain map that widens starts a unit that ends with the next such map, if
+        that does not widen further. Attention that ends in its product lacks its projection.
+        """
+        joined: list[Piece] = []
+        entry_width = 0
+        place = 0
+        while place < len(pieces):
+            end = place
+            if not pieces[place].block and joined:
+                end = self._bottleneck_end(pieces, place, entry_width)
+            piece = Piece([step for p in pieces[place : end + 1] for step in p.steps])
+            if joined and self._belongs_before(piece, joined[-1]):
+                joined[-1].steps += piece.steps
+            else:
+                joined.append(piece)
+            entry_width = self.channels.get(joined[-1].exit, 0)
+            place = end + 1
+        return joined
+
+    def _bottleneck_end(self, pieces: Sequence[Piece], place: int, entry_width: int) -> int:
+        width = self.channels.get(pieces[place].exit, 0)
+        if width <= entry_width:
+            return place
+        for end in range(place + 1, len(pieces)):
+            if pieces[end].block:
+                break
+            if self._is_projection(pieces[end]):
+                return end if self.channels.get(pieces[end].exit, 0) <= width else place
+        return place
+
+    def _belongs_before(self, piece: Piece, before: Piece) -> bool:
+        if any(step.attends for step in before.steps if step.work):
+            return piece.facts & WORK == {Fact.LINEAR} and not piece.block
+        return self._is_projection(piece) and not before.block
+
+    def _is_projection(self, piece: Piece) -> bool:
+        """A linear map at each position, and no non-linearity."""
+        plain = not piece.block and not any(step.reduction for step in piece.steps)
+        return plain and piece.facts & (WORK | {Fact.NONLINEAR}) == {Fact.LINEAR}
+
+    def _inner(self, piece: Piece) -> list[Piece]:
+        """The units along the branches of a block, where some of them are residual."""
+        found: list[Piece] = []
+        for step in piece.steps:
+            if not step.block:
+                continue
+            for branch in self._branches(step):
+                chain = self.pieces(step.entry, branch)
+                if len(chain) > 1 and not any(s.work for s in chain[-1].steps):
+                    chain[-2].steps += chain.pop().steps  # there is no head to take them
+                if any(part.residual or part.inner for part in chain):
+                    found += chain
+        return found
+
+    def _branches(self, step: Step) -> list[fx.Node]:
+        """What is put together at the exit, as far as it was made apart from the rest."""
+        if step.skip:
+            made = [b for b in step.skip.branches if b in step.nodes]
+        else:
+            made = [n for n in self.flow.inputs(step.exit) if n in step.nodes]
+        paths = {node: set(ancestors(self.flow, node, {step.entry})) for node in made}
+        alone = [n for n in made if all(paths[n].isdisjoint(paths[m]) for m in made if m is not n)]
+        # An exit with a single operand would be a cut vertex behind another; a tuple is no state.
+        return [n for n in alone if is_tensor(n) and len(paths[n]) < len(step.nodes)]

@@ -1,0 +1,210 @@
+"""Any model → its anatomy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from torch import fx, nn
+
+from retinoscope.anatomy.axes import roles_of, size_of
+from retinoscope.anatomy.cost import flops, parameters
+from retinoscope.anatomy.cut import Cutter, Piece
+from retinoscope.anatomy.export import Example, Graph, export
+from retinoscope.anatomy.facts import Fact
+from retinoscope.anatomy.flow import Flow
+from retinoscope.anatomy.kinds import deciding, kind_of
+from retinoscope.anatomy.layout import Lens, lens
+from retinoscope.anatomy.meaning import meanings
+from retinoscope.anatomy.names import Unique, output_module, unit_name
+from retinoscope.anatomy.reader import Meaning
+from retinoscope.core.anatomy import Anatomy
+from retinoscope.core.errors import NotABackbone
+from retinoscope.core.unit import Kind, Unit
+
+_NO_UNIT = {Kind.STEM, Kind.HEAD}
+_MERGED = 6
+"""From so many convolutions on, a block without a skip is said to be merged; a bottleneck has 4."""
+
+
+@dataclass
+class Dissection:
+    """An anatomy together with the graph it was read from: what replay works on."""
+
+    anatomy: Anatomy
+    flow: Flow
+    pieces: dict[str, Piece]
+    """The part of the graph that belongs to each unit, inner ones included."""
+    lenses: dict[str, Lens | None]
+    """How the state after each unit is seen as maps."""
+
+
+def dissect(
+    model: nn.Module, example: Example = 224, *, output: str | None = None, name: str | None = None
+) -> Anatomy:
+    """Take a backbone apart into units, from its computation graph alone.
+
+    Args:
+        model: Any module that turns a batch of images into logits; it is left as it was.
+        example: A batch (N, C, H, W), or an image size: a number, or (height, width).
+        output: Which entry of a dict or tuple output holds the logits; found if not given.
+        name: What to call the model; the name of its class if not given.
+    """
+    return take_apart(model, example, output=output, name=name).anatomy
+
+
+def take_apart(
+    model: nn.Module, example: Example = 224, *, output: str | None = None, name: str | None = None
+) -> Dissection:
+    """The anatomy of ``model``, with the parts of the graph that it describes."""
+    graph = export(model, example, output)
+    _, channels, height, width = Flow(graph).shape(graph.image)
+    anatomist = _Anatomist(graph)
+    units = anatomist.units()
+    anatomy = Anatomy(name or type(model).__name__, units, (channels, height, width))
+    return Dissection(anatomy, anatomist.flow, anatomist.pieces, anatomist.lenses)
+
+
+@dataclass
+class _Anatomist:
+    """Turns pieces of a graph into units."""
+
+    graph: Graph
+    flow: Flow = field(init=False)
+    meaning: dict[fx.Node, Meaning] = field(init=False)
+    facts: dict[fx.Node, set[Fact]] = field(init=False)
+    pieces: dict[str, Piece] = field(default_factory=dict)
+    lenses: dict[str, Lens | None] = field(default_factory=dict)
+    unique: Unique = field(default_factory=Unique)
+    counted: set[int] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.flow = Flow(self.graph)
+        if self.graph.logits not in self.flow.dependent:
+            raise NotABackbone("The model's answer does not depend on the image.")
+        self.meaning, self.facts = meanings(self.flow)
+
+    def units(self) -> tuple[Unit, ...]:
+        """The model's units from stem to head."""
+        channels = {node: self._channels(node) for node in self.meaning}
+        pieces = Cutter(self.flow, self.facts, channels).pieces(self.graph.image, self.graph.logits)
+        if not pieces:
+            raise NotABackbone("Between image and answer the model does nothing.")
+        parts = _assign(pieces, [self._lens(piece) is not None for piece in pieces])
+        return self._in_stages(
+            [self._unit(piece, kind, depth) for depth, (piece, kind) in enumerate(parts)]
+        )
+
+    def _unit(
+        self, piece: Piece, kind: Kind | None, depth: int, counted: set[int] | None = None
+    ) -> Unit:
+        step = piece.residual
+        kind = kind or kind_of(piece.facts)
+        name = self.unique(
+            unit_name(deciding(kind, piece.nodes, self.facts), self.graph.paths, kind)
+        )
+        self.pieces[name], self.lenses[name] = piece, self._lens(piece)
+        view = self.lenses[name]
+        branch = step.skip.branches[-1] if step and step.skip else piece.exit
+        outside = step.exit if step else None
+        before = set(self.counted if counted is None else counted)
+        return Unit(
+            name=name,
+            kind=kind,
+            stage=None,
+            depth=depth,
+            residual=step is not None and kind not in _NO_UNIT,
+            subsamples=self._positions(piece.exit) < self._positions(piece.entry)
+            and view is not None,
+            grid=view.grid if view else None,
+            channels=self._channels(piece.exit),
+            flops=sum(flops(self.flow, node) for node in piece.nodes),
+            module=output_module(branch, set(piece.nodes), outside, self.graph.paths),
+            inner=tuple(
+                self._unit(part, None, place, before) for place, part in enumerate(piece.inner)
+            ),
+            parameters=parameters(
+                self.flow, piece.nodes, self.counted if counted is None else counted
+            ),
+            note=self._note(piece),
+        )
+
+    def _note(self, piece: Piece) -> str:
+        """What the graph could not tell apart, and why."""
+        skip = piece.residual.skip if piece.residual else None
+        if skip and len(skip.branches) > 1:
+            return f"merged: {len(skip.branches)} parallel branches are added at once"
+        if not piece.block or piece.inner:
+            return ""
+        for fact, called, enough in (
+            (Fact.ATTENTION, "attentions", 2),
+            (Fact.CONV, "convolutions", _MERGED),
+        ):
+            places = {self.graph.paths[node] for node in piece.nodes if fact in self.facts[node]}
+            if len(places) >= enough:
+                return f"merged: {len(places)} {called} with paths around each of them"
+        return ""
+
+    def _lens(self, piece: Piece) -> Lens | None:
+        return lens(self.meaning[piece.exit].axes)
+
+    def _positions(self, node: fx.Node) -> int:
+        view = lens(self.meaning[node].axes)
+        return view.grid.height * view.grid.width if view else 0
+
+    def _channels(self, node: fx.Node) -> int:
+        axes = self.meaning[node].axes
+        if view := lens(axes):
+            return view.channels
+        channels = [size_of(d) for d in axes if "c" in roles_of(d)]
+        return channels[0] if channels else size_of(axes[-1]) if axes else 1
+
+    def _in_stages(self, units: Sequence[Unit]) -> tuple[Unit, ...]:
+        """Number the stages: a new one where the resolution differs from the unit before."""
+        staged, stage, before = [], 1, None
+        for unit in units:
+            if unit.kind not in _NO_UNIT:
+                now = unit.grid.resolution if unit.grid else before
+                stage += before is not None and now != before
+                before = now
+                unit = _with_stage(unit, stage)
+            staged.append(unit)
+        return tuple(staged)
+
+
+def _with_stage(unit: Unit, stage: int) -> Unit:
+    return replace(
+        unit, stage=stage, inner=tuple(_with_stage(inner, stage) for inner in unit.inner)
+    )
+
+
+def _assign(pieces: Sequence[Piece], gridded: Sequence[bool]) -> list[tuple[Piece, Kind | None]]:
+    """Join the pieces of the stem and of the head; the others are the body.
+
+    The body starts at the first block or bottleneck behind the first piece; in a plain chain
+    (VGG), right behind the first piece. The head starts behind the last state with positions.
+    """
+    end = max((place + 1 for place, has in enumerate(gridded) if has), default=0)
+    if not end:  # paths that never meet before the logits (CrossViT): all of it is one body
+        return [(piece, None) for piece in pieces]
+    starts = [place for place in range(1, end) if _starts_body(pieces[place])]
+    start = starts[0] if starts else min(1, end)
+    parts: list[tuple[Piece, Kind | None]] = []
+    if start:
+        parts.append((_joined(pieces[:start]), Kind.STEM))
+    parts += [(piece, None) for piece in pieces[start:end]]
+    if end < len(pieces):
+        parts.append((_joined(pieces[end:]), Kind.HEAD))
+    return parts
+
+
+def _starts_body(piece: Piece) -> bool:
+    return (
+        piece.block
+        or sum(step.work for step in piece.steps) > 1
+        or any(s.gate for s in piece.steps)
+    )
+
+
+def _joined(pieces: Sequence[Piece]) -> Piece:
+    return Piece([step for piece in pieces for step in piece.steps])
