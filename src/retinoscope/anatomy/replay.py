@@ -1,0 +1,226 @@
+"""Running a model unit by unit: states, lesions and suffix runs, exact on any architecture.
+
+Because every unit starts and ends at a cut vertex, it is a function of one tensor. So a network is
+a chain of such functions; a lesion exchanges one of them, a suffix run starts in the middle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from torch import Tensor, fx, nn
+
+from retinoscope.anatomy.dissect import Dissection, take_apart
+from retinoscope.anatomy.export import Example
+from retinoscope.anatomy.layout import Lens
+from retinoscope.anatomy.writer import Chain, Writer
+from retinoscope.core.anatomy import Anatomy
+from retinoscope.core.errors import NotResidual, WrongInput
+from retinoscope.core.unit import Unit
+
+
+@dataclass(frozen=True)
+class State:
+    """What the model holds after a unit, as it stores it and as maps."""
+
+    unit: Unit
+    raw: Tensor
+    lens: Lens | None
+
+    @property
+    def maps(self) -> Tensor:
+        """Maps (N, C, H, W)."""
+        return self._lens.maps(self.raw)
+
+    @property
+    def prefix(self) -> Tensor | None:
+        """Class, distillation and register tokens (N, k, C); None where there are none."""
+        return self._lens.prefix(self.raw)
+
+    def with_maps(self, maps: Tensor, prefix: Tensor | None = None) -> State:
+        """The same state with other maps; its prefix tokens stay unless others are given."""
+        tokens = self.prefix if prefix is None else prefix
+        return replace(self, raw=self._lens.raw(maps, tokens))
+
+    @property
+    def _lens(self) -> Lens:
+        if self.lens is None:
+            raise WrongInput(
+                f"The state after {self.unit.name!r} has no grid, so it cannot be seen as maps; "
+                f"its raw shape is {tuple(self.raw.shape)}."
+            )
+        return self.lens
+
+
+class Replay:
+    """A model as a chain of units that can be stopped, cut and resumed; it shares its weights.
+
+    The chain reads the model's own parameters and buffers: weights loaded into the model later
+    are seen here too. A model moved to another device or precision must be taken apart anew.
+    """
+
+    def __init__(self, dissection: Dissection) -> None:
+        self.anatomy: Anatomy = dissection.anatomy
+        self._dissection = dissection
+        self._pieces = [dissection.pieces[unit.name] for unit in self.anatomy]
+        self._writer = Writer(dissection.flow, self._pieces)
+
+    @cached_property
+    def network(self) -> Chain:
+        """The whole chain: what :meth:`__call__` runs."""
+        return Chain(self._writer.preamble, [self._writer.segment(p) for p in self._pieces])
+
+    def __call__(self, batch: Tensor) -> Tensor:
+        """The model's logits for a batch of images."""
+        self._check(batch)
+        return self.network(batch)
+
+    def walk(self, batch: Tensor) -> Iterator[State]:
+        """The state after each unit, one at a time, so that none need be kept."""
+        self._check(batch)
+        for unit, raw in zip(self.anatomy, self.network.walk(batch), strict=True):
+            yield self._state(unit, raw)
+
+    def states(self, batch: Tensor, inner: bool = False) -> dict[str, State]:
+        """The state after every unit by its name, from one forward pass.
+
+        The last one holds the logits. With ``inner``, the states of inner units are there too.
+        """
+        if not inner:
+            return {state.unit.name: state for state in self.walk(batch)}
+        self._check(batch)
+        found: dict[str, State] = {}
+        for unit, raws in zip(self.anatomy, self._inner_network.walk_all(batch), strict=True):
+            for part, raw in zip(_with_inner(unit), raws, strict=True):
+                found[part.name] = self._state(part, raw)
+        return found
+
+    @cached_property
+    def _inner_network(self) -> Chain:
+        segments = []
+        for unit, piece in zip(self.anatomy, self._pieces, strict=True):
+            exits = [self._dissection.pieces[part.name].exit for part in _with_inner(unit)]
+            segments.append(self._writer.segment(piece, exits))
+        return Chain(self._writer.preamble, segments)
+
+    def without(self, unit: str | Unit) -> nn.Module:
+        """The model without one residual unit: its output is its skip operand.
+
+        The module shares the model's parameters, so gradients reach them; moving it to another
+        device or precision would move them too.
+        """
+        place, segment = self._lesioned(unit)
+        segments = list(self.network.segments)
+        segments[place] = segment
+        return Chain(self._writer.preamble, segments)
+
+    def resume(self, unit: str | Unit, state: State | Tensor) -> Tensor:
+        """The logits that follow from ``state`` after ``unit``; only what comes behind it runs.
+
+        ``state`` is one that :meth:`states` gave, changed or not, or a tensor as the model
+        stores it.
+        """
+        place, inner = self._place(unit)
+        if inner is not None:
+            raise WrongInput(
+                f"{inner.name!r} is an inner unit of {self.anatomy.units[place].name!r}: other "
+                "paths lead past it, so its state does not determine what follows. Resume from "
+                "the outer one."
+            )
+        raw = state.raw if isinstance(state, State) else state
+        return self.network.resume(place, raw, self._images_in(place, raw))
+
+    def lesions(
+        self, batch: Tensor, units: Iterable[str | Unit] | None = None
+    ) -> Iterator[tuple[Unit, Tensor]]:
+        """For each residual unit in turn, the logits without it; all of them if none is named.
+
+        Removing the last units costs little: each run starts from the state before its unit.
+        """
+        chosen = self.anatomy.where(residual=True).units if units is None else units
+        wanted = sorted(((*self._place(unit), unit) for unit in chosen), key=lambda found: found[0])
+        self._check(batch)
+        shared = self.network.constants(len(batch))
+        state, reached = batch, 0
+        for place, inner, _ in wanted:
+            while reached < place:
+                state = self.network.segments[reached](state, len(batch), *shared)
+                reached += 1
+            unit = inner or self.anatomy.units[place]
+            _, segment = self._lesioned(unit)
+            yield (
+                unit,
+                self.network.finish(
+                    segment(state, len(batch), *shared), place + 1, len(batch), shared
+                ),
+            )
+
+    def _lesioned(self, unit: str | Unit) -> tuple[int, fx.GraphModule]:
+        place, inner = self._place(unit)
+        outer = self.anatomy.units[place]
+        target = inner or outer
+        step = self._dissection.pieces[target.name].residual
+        if not target.residual or step is None or step.skip is None:
+            kinds = ", ".join(u.name for u in self.anatomy.walk() if u.residual) or "none"
+            raise NotResidual(
+                f"{target.name!r} of {self.anatomy.model} is not residual: nothing could take the "
+                f"place of its output. Units that can be removed: {kinds}."
+            )
+        return place, self._writer.segment(
+            self._pieces[place], swapped={step.exit: step.skip.operand}
+        )
+
+    def _place(self, unit: str | Unit) -> tuple[int, Unit | None]:
+        """The place of a unit in the chain, and the unit itself if it is an inner one."""
+        found = self.anatomy[unit if isinstance(unit, str) else unit.name]
+        for place, outer in enumerate(self.anatomy):
+            if found == outer:
+                return place, None
+            if found in _with_inner(outer):
+                return place, found
+        raise AssertionError("an anatomy holds its own units")
+
+    def _state(self, unit: Unit, raw: Tensor) -> State:
+        return State(unit, raw, self._dissection.lenses[unit.name])
+
+    def _check(self, batch: Tensor) -> None:
+        if tuple(batch.shape[1:]) != self.anatomy.image:
+            expected, got = ("×".join(map(str, s)) for s in (self.anatomy.image, batch.shape[1:]))
+            raise WrongInput(
+                f"{self.anatomy.model} was taken apart for images of {expected}; got {got}. "
+                "Take it apart anew for this size."
+            )
+        fixed = self._dissection.flow.source.batch
+        if fixed is not None and len(batch) != fixed:
+            raise WrongInput(
+                f"The code of {self.anatomy.model} fixes the number of images: its graph runs "
+                f"{fixed} at a time; got {len(batch)}."
+            )
+
+    def _images_in(self, place: int, raw: Tensor) -> int:
+        """How many images a raw state holds."""
+        flow, exit = self._dissection.flow, self._pieces[place].exit
+        one, two = (flow.shape(exit, batch) for batch in (1, 2))
+        fits = raw.ndim == len(one)
+        for size, a, b in zip(raw.shape, one, two, strict=False):
+            if a != b and (size - a) % (b - a) == 0:
+                images = 1 + (size - a) // (b - a)
+                if fits and tuple(raw.shape) == flow.shape(exit, images):
+                    return images
+        raise WrongInput(
+            f"A state after {self.anatomy.units[place].name!r} has the shape {one} for one image; "
+            f"got {tuple(raw.shape)}."
+        )
+
+
+def replay(
+    model: nn.Module, example: Example = 224, *, output: str | None = None, name: str | None = None
+) -> Replay:
+    """Take ``model`` apart and keep the parts ready to run; arguments as for ``dissect``."""
+    return Replay(take_apart(model, example, output=output, name=name))
+
+
+def _with_inner(unit: Unit) -> list[Unit]:
+    return [unit, *(part for inner in unit.inner for part in _with_inner(inner))]

@@ -1,0 +1,173 @@
+"""Parts of an exported graph as modules of their own, and the chain that runs them."""
+
+from __future__ import annotations
+
+import operator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+from retinoscope.anatomy.cost import constants_behind
+from retinoscope.anatomy.cut import Piece
+from retinoscope.anatomy.flow import Flow, is_size
+from retinoscope.core.errors import NotExportable
+
+
+class Chain(nn.Module):
+    """Segments of a graph run one after the other."""
+
+    def __init__(self, preamble: fx.GraphModule, segments: Iterable[nn.Module]) -> None:
+        super().__init__()
+        self.preamble = preamble
+        self.segments = nn.ModuleList(segments)
+
+    def forward(self, batch: Tensor) -> Tensor:
+        """The logits."""
+        return self.finish(batch, 0, len(batch), self.constants(len(batch)))
+
+    def constants(self, images: int) -> Sequence[Tensor]:
+        """What several segments need and no image changes, computed once."""
+        return self.preamble(images)
+
+    def walk(self, batch: Tensor) -> Iterator[Tensor]:
+        """The raw state after each segment."""
+        images = len(batch)
+        shared = self.constants(images)
+        for segment in self.segments:
+            batch = segment(batch, images, *shared)
+            yield batch
+
+    def walk_all(self, batch: Tensor) -> Iterator[Sequence[Tensor]]:
+        """For segments with several outputs: all of them, the state itself first."""
+        images = len(batch)
+        shared = self.constants(images)
+        outputs: Sequence[Tensor] = (batch,)
+        for segment in self.segments:
+            outputs = segment(outputs[0], images, *shared)
+            yield outputs
+
+    def resume(self, place: int, state: Tensor, images: int) -> Tensor:
+        """The logits that follow from the state after the segment at ``place``."""
+        return self.finish(state, place + 1, images, self.constants(images))
+
+    def finish(self, state: Tensor, start: int, images: int, shared: Sequence[Tensor]) -> Tensor:
+        """Run the segments from ``start`` on."""
+        for segment in self.segments[start:]:
+            state = segment(state, images, *shared)
+        return state
+
+
+class Writer:
+    """Writes parts of the exported graph as modules of their own."""
+
+    def __init__(self, flow: Flow, pieces: Sequence[Piece]) -> None:
+        self.source = flow.source
+        used = Counter(
+            node
+            for piece in pieces
+            for node in constants_behind(flow, piece.nodes)
+            if node not in self.source.constants and not is_size(node)
+        )
+        self.shared = [node for node in self.source.graph.nodes if used[node] > 1]
+
+    @cached_property
+    def preamble(self) -> fx.GraphModule:
+        """Computes the constants that several segments share, from the number of images."""
+        return _Sheet(self, ()).module(self.shared)
+
+    def segment(
+        self,
+        piece: Piece,
+        exits: Sequence[fx.Node] = (),
+        swapped: Mapping[fx.Node, fx.Node] | None = None,
+    ) -> fx.GraphModule:
+        """The piece as a function of its entry, the number of images and the shared constants."""
+        sheet = _Sheet(self, (piece.entry,), swapped)
+        return sheet.module(list(exits) if exits else piece.exit)
+
+
+class _Sheet:
+    """One graph being written."""
+
+    def __init__(
+        self,
+        writer: Writer,
+        given: Sequence[fx.Node],
+        swapped: Mapping[fx.Node, fx.Node] | None = None,
+    ) -> None:
+        self.writer = writer
+        self.swapped = swapped or {}
+        self.graph = fx.Graph()
+        self.tensors: dict[str, Any] = {}
+        self.written: dict[fx.Node, Any] = {node: self.graph.placeholder("state") for node in given}
+        self.images = self.graph.placeholder("images")
+        if given:
+            for place, node in enumerate(writer.shared):
+                self.written[node] = self.graph.placeholder(f"shared_{place}")
+
+    def module(self, outputs: fx.Node | Sequence[fx.Node]) -> fx.GraphModule:
+        """The finished module, which gives ``outputs``."""
+        several = not isinstance(outputs, fx.Node)
+        wanted = list(outputs) if several else [outputs]
+        for node in self._needed(wanted):
+            self._write(node)
+        found = [self.written[self._swap(node)] for node in wanted]
+        self.graph.output(tuple(found) if several else found[0])
+        return fx.GraphModule(self.tensors, self.graph)
+
+    def _swap(self, node: fx.Node) -> fx.Node:
+        return self.swapped.get(node, node)
+
+    def _needed(self, wanted: Sequence[fx.Node]) -> list[fx.Node]:
+        """Everything to be written, in the order of execution."""
+        waiting, found = [self._swap(node) for node in wanted], set()
+        while waiting:
+            node = waiting.pop()
+            if node in found or node in self.written:
+                continue
+            found.add(node)
+            if not is_size(node) or self._slope(node) is None:
+                waiting += [self._swap(n) for n in node.all_input_nodes]
+        return [node for node in self.writer.source.graph.nodes if node in found]
+
+    def _write(self, node: fx.Node) -> None:
+        if node in self.writer.source.constants:
+            value = self.writer.source.constants[node]
+            name = str(node.target).replace(".", "_")
+            self.tensors[name] = value
+            self.written[node] = self.graph.get_attr(name)
+        elif is_size(node) and (slope := self._slope(node)) is not None:
+            value = node.meta["val"]
+            if isinstance(value, int):
+                self.written[node] = value
+            elif slope == 1:
+                self.written[node] = self.images
+            else:
+                self.written[node] = self.graph.call_function(operator.mul, (self.images, slope))
+        elif node.op == "placeholder":
+            raise NotExportable(
+                f"The graph reads {node.name!r} again behind a state that should determine all "
+                "that follows. This is a fault of retinoscope, not of yours: please report it."
+            )
+        else:
+            self.written[node] = self.graph.node_copy(node, lambda n: self.written[self._swap(n)])
+
+    def _slope(self, node: fx.Node) -> int | None:
+        """How a size grows with the number of images, where it is proportional to it."""
+        value = node.meta["val"]
+        if isinstance(value, int):
+            return 0
+        if not isinstance(value, torch.SymInt):
+            return None
+        expression: Any = value.node.expr
+        symbols = list(expression.free_symbols)
+        slope = expression.coeff(symbols[0], 1) if len(symbols) == 1 else None
+        return (
+            int(slope)
+            if slope is not None and expression == slope * symbols[0] and slope.is_Integer
+            else None
+        )
