@@ -7,12 +7,14 @@ kept can be overwritten later.
 
 from __future__ import annotations
 
+import logging
 import operator
 import traceback
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass, field
+from io import StringIO
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,7 +23,7 @@ from torch import Tensor, fx, nn
 from torch.export import Dim, ExportedProgram
 
 from retinoscope.anatomy.functional import functional
-from retinoscope.core.errors import NotABackbone, NotExportable, WrongInput, WrongOutput
+from retinoscope.core.errors import NotABackbone, NotExportable, WrongInput, WrongOutput, first_line
 
 Example = Tensor | int | tuple[int, int]
 
@@ -59,9 +61,7 @@ def export(model: nn.Module, example: Example, output: str | None = None) -> Gra
     """
     image = as_batch(model, example)
     chooser = _Chooser(model, output)
-    with _at_rest(model), torch.no_grad(), warnings.catch_warnings():
-        # What the model assigns to itself while it runs is taken back: see _at_rest.
-        warnings.filterwarnings("ignore", message=".*assigned during export")
+    with _at_rest(model), torch.no_grad(), _quiet():
         try:
             program = torch.export.export(
                 chooser, (image,), dynamic_shapes=({0: Dim.AUTO},), strict=False
@@ -193,6 +193,20 @@ def _at_rest(model: nn.Module) -> Iterator[None]:
             store.extend(content) if isinstance(store, list) else store.update(content)
 
 
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the graph that torch prints where it fails: our own error says what matters."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings(), redirect_stderr(StringIO()):
+            # What the model assigns to itself while it runs is taken back: see _at_rest.
+            warnings.filterwarnings("ignore", message=".*assigned during export")
+            yield
+    finally:
+        logging.disable(before)
+
+
 def _is_store(value: Any) -> bool:
     return isinstance(value, dict | list | set)
 
@@ -208,7 +222,7 @@ def _explain(model: nn.Module, image: Tensor, error: Exception) -> Exception:
     try:
         model(image)
     except Exception as eager:
-        text = _first_line(eager)
+        text = f"{type(eager).__name__}: {first_line(eager)}"
         configuration = getattr(model, "pretrained_cfg", None) or {}
         own = configuration.get("input_size") if isinstance(configuration, Mapping) else None
         if own and tuple(own) != tuple(image.shape[1:]):
@@ -229,17 +243,11 @@ def _explain(model: nn.Module, image: Tensor, error: Exception) -> Exception:
     frame = _own_frame(error)
     return NotExportable(
         f"{name} cannot be exported as a graph: torch.export stops at `{frame.line}` "
-        f"({frame.filename}:{frame.lineno}): {_first_line(error)} The way out: write that line "
+        f"({frame.filename}:{frame.lineno}): {first_line(error)} The way out: write that line "
         "without a choice that depends on the values of the image (torch.where instead of if, a "
         "fixed shape instead of a computed one), or take apart the part of the model that "
         "exports."
     )
-
-
-def _first_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    text = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
-    return text if text.endswith((".", "!", "?")) else text + "."
 
 
 def _own_frame(error: Exception) -> traceback.FrameSummary:

@@ -60,6 +60,20 @@ class UnknownUnit(RetinoscopeError, LookupError):
         )
 
 
+def first_line(error: BaseException) -> str:
+    r"""What an error of another library says, in one line that ends in a full stop.
+
+    Example:
+        >>> first_line(ValueError("bad size\nlong story"))
+        'bad size.'
+        >>> first_line(EOFError())
+        'EOFError.'
+    """
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = lines[0] if lines else type(error).__name__
+    return text if text.endswith((".", "!", "?")) else f"{text}."
+
+
 def did_you_mean(asked: str, existing: Sequence[str]) -> str:
     """A hint at the nearest three names, ending in a blank; empty if none is near.
 
