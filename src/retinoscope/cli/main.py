@@ -1,0 +1,53 @@
+"""The command ``retinoscope``: its subcommands, and errors shown as one clear paragraph."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from retinoscope import __version__
+from retinoscope.core.errors import RetinoscopeError
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_show_locals=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+# One file per command; each defines a function of its own name.
+COMMANDS = ("anatomy",)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        Console().print(f"retinoscope {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show and stop."),
+    ] = False,
+) -> None:
+    """Shows how vision backbones work: any timm, torchvision, Hugging Face or own model."""
+
+
+for _name in COMMANDS:
+    app.command()(getattr(import_module(f"retinoscope.cli.{_name}"), _name))
+
+
+def main() -> None:
+    """Run the command line; a user's mistake ends with exit code 2 and without a traceback."""
+    try:
+        app()
+    except RetinoscopeError as error:
+        Console(stderr=True).print("[bold red]Error[/]", end=" ")
+        Console(stderr=True, soft_wrap=True).print(str(error), markup=False, highlight=False)
+        sys.exit(2)
