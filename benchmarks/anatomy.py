@@ -1,0 +1,89 @@
+"""Anatomy and replay against the plain forward pass of the same model, side by side in one run.
+
+For each model: the answers are checked to agree, then timed in interleaved pairs.
+
+- states of all units, against a forward pass; the bound is 1
+- all L single lesions of a batch, against L forward passes; the bound is the share of FLOPs
+  that lies behind the units removed
+- taking the model apart, against a forward pass of 32 images
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import timm
+import torch
+
+from pairs import machine, time_pairs, verdict
+from retinoscope import dissect, replay
+from retinoscope.anatomy.replay import Replay
+from retinoscope.models.order_one import draw_at_order_one
+
+MODELS = ("resnet50", "vit_tiny_patch16_224", "swin_tiny_patch4_window7_224")
+
+
+def main() -> None:
+    """Print a line per model and bar."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--pairs", type=int, default=15)
+    parser.add_argument("--models", nargs="*", default=MODELS)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    print(machine())
+    for name in arguments.models:
+        with torch.no_grad():
+            measure(name, arguments.pairs)
+
+
+def measure(name: str, pairs: int) -> None:
+    """All bars of one model."""
+    model = draw_at_order_one(timm.create_model(name)).eval()
+    ours = replay(model, 224, name=name)
+    x = torch.randn(8, 3, 224, 224, generator=torch.Generator().manual_seed(0))
+    agree(model, ours, x[:2])
+
+    found = time_pairs(lambda: ours.states(x), lambda: model(x), pairs)
+    print(f"{name}: states / forward {found}; bound 1; bar 1.10 {verdict(found.median <= 1.10)}")
+
+    few = x[:2]
+    count = len(ours.anatomy.where(residual=True))
+    found = time_pairs(
+        lambda: list(ours.lesions(few)), lambda: [model(few) for _ in range(count)], pairs
+    )
+    print(
+        f"{name}: {count} lesions / {count} forwards {found}; "
+        f"bound {suffix_share(ours):.3f}; bar 0.60 {verdict(found.median <= 0.60)}"
+    )
+
+    many = torch.randn(32, 3, 224, 224)
+    found = time_pairs(lambda: dissect(model, 224), lambda: model(many), pairs)
+    print(f"{name}: dissect / forward of 32 {found}; bar 5 {verdict(found.median <= 5)}")
+
+
+def agree(model: torch.nn.Module, ours: Replay, x: torch.Tensor) -> None:
+    """States end in the model's own logits, and every lesion is that of a silenced branch."""
+    logits = model(x)
+    torch.testing.assert_close(ours.states(x)[ours.anatomy.units[-1].name].raw, logits)
+    for unit, lesioned in ours.lesions(x):
+        torch.testing.assert_close(lesioned, ours.without(unit)(x))
+        if (lesioned - logits).abs().max() <= 1e-3 * logits.abs().max():
+            raise SystemExit(f"{unit.name} does not matter: nothing would be measured")
+
+
+def suffix_share(ours: Replay) -> float:
+    """The least that all lesions can cost, in forward passes per lesion, counted in FLOPs.
+
+    Each lesion still needs everything behind its unit; what is in front of it is needed once.
+    """
+    units = ours.anatomy.units
+    behind = [sum(u.flops for u in units[place + 1 :]) for place in range(len(units))]
+    removed = [place for place, unit in enumerate(units) if unit.residual]
+    before = sum(u.flops for u in units[: removed[-1]])
+    return (sum(behind[place] for place in removed) + before) / ours.anatomy.flops / len(removed)
+
+
+if __name__ == "__main__":
+    main()
