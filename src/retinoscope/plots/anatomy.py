@@ -36,28 +36,32 @@ _FILLS = {
     Kind.OTHER: "#f2c6c2",
     Kind.HEAD: "#eeeeee",
 }
-_HATCHES = {Kind.MLP: "....", Kind.STEM: "////", Kind.HEAD: "\\\\\\\\"}
+_HATCHES = {Kind.MLP: "----", Kind.STEM: "////", Kind.HEAD: "\\\\\\\\"}
+_STYLE = {"svg.hashsalt": "retinoscope", "svg.fonttype": "none", "hatch.linewidth": 0.3}
 _FORMATS = {".svg": "svg", ".png": "png", ".pdf": "pdf"}
 
 
 def draw(anatomies: Sequence[Anatomy], path: Path) -> None:
     """Draw the anatomies one below the other, on one scale, into a file."""
     suffix = picture_format(path)
+    with mpl.rc_context(_STYLE):
+        write_atomically(path, _rendered(anatomies, suffix))
+
+
+def _rendered(anatomies: Sequence[Anatomy], suffix: str) -> bytes:
     widest = max(sum(_width(u) for u in anatomy) for anatomy in anatomies)
     figure = Figure(figsize=(1.2 + 0.2 * widest, 0.5 + 1.9 * len(anatomies)), layout="constrained")
     panels = figure.subplots(len(anatomies), 1, squeeze=False, sharex=True)[:, 0]
     for anatomy, ax in zip(anatomies, panels, strict=True):
         plot(anatomy, ax)
         ax.set_xlim(-0.5, widest + 0.5)
-    figure.legend(
-        handles=legend(anatomies), loc="outside lower center", ncols=6, frameon=False, fontsize=8
-    )
+    handles = legend(anatomies)
+    figure.legend(handles=handles, loc="outside lower center", ncols=6, frameon=False, fontsize=8)
     buffer = io.BytesIO()
-    with mpl.rc_context({"svg.hashsalt": "retinoscope", "svg.fonttype": "none"}):
-        # Without a date, the same anatomy gives the same bytes.
-        metadata = {"Date": None} if suffix == "svg" else {}
-        figure.savefig(buffer, format=suffix, metadata=metadata, dpi=150)
-    write_atomically(path, buffer.getvalue())
+    # Without a date, the same anatomy gives the same bytes.
+    metadata = {"Date": None} if suffix == "svg" else {}
+    figure.savefig(buffer, format=suffix, metadata=metadata, dpi=150)
+    return buffer.getvalue()
 
 
 def picture_format(path: Path) -> str:
@@ -138,6 +142,6 @@ def _label(ax: Axes, units: Sequence[Unit], left: float, right: float) -> None:
     ax.plot([left + 0.15, right - 0.15], [-0.5, -0.5], color=_INK, lw=0.6)
     style: dict[str, Any] = dict(ha="center", va="top", color=_INK)
     narrow = right - left < 2.5
-    ax.text(middle, -0.8, text, fontsize=5 if narrow else 7, **style)
+    ax.text(middle, -0.8 if last.stage else -1.9, text, fontsize=5 if narrow else 7, **style)
     if last.stage is not None:
         ax.text(middle, -1.9, f"{last.channels} ch", fontsize=5 if narrow else 6, **style)
