@@ -17,7 +17,7 @@ from retinoscope import dissect
         ("mobilevit_xxs", 128),
         ("mixer_s32_224", 224),
         ("swin_tiny_patch4_window7_224", 224),
-        ("coat_lite_tiny", 64),
+        ("coat_lite_tiny", 224),
     ],
 )
 def test_agrees_with_the_counter_of_torch(name, size):

@@ -123,3 +123,40 @@ def test_nested_sums_are_one_sum():
     with torch.no_grad():
         expected = model.fc(model.stem(x).mean((2, 3)))
         torch.testing.assert_close(ours.without(unit)(x), expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("join", "residual", "expected"),
+    [
+        (lambda x, f: x + f, True, lambda x: x),
+        (lambda x, f: x - f, True, lambda x: x),
+        (lambda x, f: f - x, False, None),
+        (lambda x, f: 0.5 * x + f, True, lambda x: 0.5 * x),
+        (lambda x, f: torch.add(x, f, alpha=0.3), True, lambda x: x),
+        (lambda x, f: torch.add(f, x, alpha=0.3), False, None),
+        (lambda x, f: torch.addcmul(x, f, torch.ones(1) * 2), True, lambda x: x),
+        (lambda x, f: torch.addcmul(f, x, torch.ones(1) * 2), False, None),
+        (lambda x, f: torch.cat([x, f], 1)[:, ::2], False, None),
+        (lambda x, f: x * f, False, None),
+    ],
+)
+def test_what_counts_as_a_skip(join, residual, expected):
+    class Joined(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.stem, self.fc = torch.nn.Conv2d(3, 8, 4, 4), torch.nn.Linear(8, 5)
+            self.conv = torch.nn.Conv2d(8, 8, 3, padding=1)
+
+        def forward(self, x):
+            x = self.stem(x)
+            return self.fc(join(x, self.conv(x).relu()).mean((2, 3)))
+
+    model = Joined()
+    ours = replay(model, 16)
+    unit = ours.anatomy.units[1]
+    assert (unit.kind, unit.residual) == ("conv", residual)
+    if residual:
+        x = torch.randn(2, 3, 16, 16)
+        with torch.no_grad():
+            wanted = model.fc(expected(model.stem(x)).mean((2, 3)))
+            torch.testing.assert_close(ours.without(unit)(x), wanted)

@@ -118,7 +118,7 @@ def test_inner_units_of_mobilevit_edgenext_and_coat():
     edgenext = dissect(timm.create_model("edgenext_xx_small"), 256)
     (outer, *_) = edgenext.where(kind="channel_attention")
     assert any(u.residual and u.kind is Kind.CHANNEL_ATTENTION for u in outer.inner)
-    nest = dissect(timm.create_model("jx_nest_tiny"), 224)
+    nest = dissect(timm.create_model("nest_tiny_jx"), 224)
     assert nest.where(kind="attention").sketch.replace("|", "") == "A" * 12
 
 

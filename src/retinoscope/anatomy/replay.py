@@ -66,6 +66,7 @@ class Replay:
         self._dissection = dissection
         self._pieces = [dissection.pieces[unit.name] for unit in self.anatomy]
         self._writer = Writer(dissection.flow, self._pieces)
+        self._without: dict[str, fx.GraphModule] = {}
 
     @cached_property
     def network(self) -> Chain:
@@ -111,9 +112,9 @@ class Replay:
         The module shares the model's parameters, so gradients reach them; moving it to another
         device or precision would move them too.
         """
-        place, segment = self._lesioned(unit)
+        unit = self._find(unit)
         segments = list(self.network.segments)
-        segments[place] = segment
+        segments[self._place(unit)] = self._lesioned(unit)
         return Chain(self._writer.preamble, segments)
 
     def resume(self, unit: str | Unit, state: State | Tensor) -> Tensor:
@@ -122,10 +123,11 @@ class Replay:
         ``state`` is one that :meth:`states` gave, changed or not, or a tensor as the model
         stores it.
         """
-        place, inner = self._place(unit)
-        if inner is not None:
+        unit = self._find(unit)
+        place = self._place(unit)
+        if unit not in self.anatomy.units:
             raise WrongInput(
-                f"{inner.name!r} is an inner unit of {self.anatomy.units[place].name!r}: other "
+                f"{unit.name!r} is an inner unit of {self.anatomy.units[place].name!r}: other "
                 "paths lead past it, so its state does not determine what follows. Resume from "
                 "the outer one."
             )
@@ -139,48 +141,41 @@ class Replay:
 
         Removing the last units costs little: each run starts from the state before its unit.
         """
-        chosen = self.anatomy.where(residual=True).units if units is None else units
-        wanted = sorted(((*self._place(unit), unit) for unit in chosen), key=lambda found: found[0])
         self._check(batch)
-        shared = self.network.constants(len(batch))
+        chosen = self.anatomy.where(residual=True) if units is None else map(self._find, units)
+        images, chain = len(batch), self.network
+        shared = chain.constants(images)
         state, reached = batch, 0
-        for place, inner, _ in wanted:
+        for unit in sorted(chosen, key=self._place):
+            place = self._place(unit)
             while reached < place:
-                state = self.network.segments[reached](state, len(batch), *shared)
+                state = chain.segments[reached](state, images, *shared)
                 reached += 1
-            unit = inner or self.anatomy.units[place]
-            _, segment = self._lesioned(unit)
-            yield (
-                unit,
-                self.network.finish(
-                    segment(state, len(batch), *shared), place + 1, len(batch), shared
-                ),
-            )
+            lesioned = self._lesioned(unit)(state, images, *shared)
+            yield unit, chain.finish(lesioned, place + 1, images, shared)
 
-    def _lesioned(self, unit: str | Unit) -> tuple[int, fx.GraphModule]:
-        place, inner = self._place(unit)
-        outer = self.anatomy.units[place]
-        target = inner or outer
-        step = self._dissection.pieces[target.name].residual
-        if not target.residual or step is None or step.skip is None:
-            kinds = ", ".join(u.name for u in self.anatomy.walk() if u.residual) or "none"
-            raise NotResidual(
-                f"{target.name!r} of {self.anatomy.model} is not residual: nothing could take the "
-                f"place of its output. Units that can be removed: {kinds}."
-            )
-        return place, self._writer.segment(
-            self._pieces[place], swapped={step.exit: step.skip.operand}
-        )
+    def _lesioned(self, unit: Unit) -> fx.GraphModule:
+        """The segment in which the unit lies, with the unit's output replaced by its skip."""
+        if unit.name not in self._without:
+            step = self._dissection.pieces[unit.name].residual
+            if not unit.residual or step is None or step.skip is None:
+                removable = [u.name for u in self.anatomy.walk() if u.residual]
+                raise NotResidual(
+                    f"{unit.name!r} of {self.anatomy.model} is not residual: nothing could take "
+                    "the place of its output. Units that can be removed: "
+                    f"{', '.join(removable) or 'none'}."
+                )
+            piece = self._pieces[self._place(unit)]
+            swapped = {step.exit: step.skip.operand}
+            self._without[unit.name] = self._writer.segment(piece, swapped=swapped)
+        return self._without[unit.name]
 
-    def _place(self, unit: str | Unit) -> tuple[int, Unit | None]:
-        """The place of a unit in the chain, and the unit itself if it is an inner one."""
-        found = self.anatomy[unit if isinstance(unit, str) else unit.name]
-        for place, outer in enumerate(self.anatomy):
-            if found == outer:
-                return place, None
-            if found in _with_inner(outer):
-                return place, found
-        raise AssertionError("an anatomy holds its own units")
+    def _find(self, unit: str | Unit) -> Unit:
+        return self.anatomy[unit if isinstance(unit, str) else unit.name]
+
+    def _place(self, unit: Unit) -> int:
+        """The place in the chain of the unit, or of the outer unit that it lies in."""
+        return next(p for p, outer in enumerate(self.anatomy) if unit in _with_inner(outer))
 
     def _state(self, unit: Unit, raw: Tensor) -> State:
         return State(unit, raw, self._dissection.lenses[unit.name])

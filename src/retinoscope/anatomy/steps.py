@@ -16,7 +16,7 @@ import networkx as nx
 from torch import fx
 
 from retinoscope.anatomy.facts import WORK, Fact
-from retinoscope.anatomy.flow import Flow, ancestors, is_tensor, operation
+from retinoscope.anatomy.flow import Flow, ancestors, arguments, is_tensor, operation
 
 _SCALINGS = {"mul", "div", "neg", "multiply", "divide"}
 
@@ -112,24 +112,29 @@ class Stepper:
     def _skip(self, step: Step) -> Skip | None:
         """The sum at the exit, if the entry is one of its terms."""
         terms = list(self._terms(step.exit, set(step.nodes)))
-        unchanged = [term for term in terms if self._leads_straight(step, term)]
-        if len(terms) < 2 or len(unchanged) != 1:
+        whole = [term for term, as_it_is in terms if as_it_is and self._leads_straight(step, term)]
+        if len(terms) < 2 or len(whole) != 1 or self._entries(whole[0]) != self._entries(step.exit):
             return None
-        return Skip(unchanged[0], tuple(t for t in terms if t is not unchanged[0]))
+        return Skip(whole[0], tuple(term for term, _ in terms if term is not whole[0]))
 
-    def _terms(self, node: fx.Node, inside: set[fx.Node]) -> Iterator[fx.Node]:
-        """The terms of a sum, through nested sums that serve nothing else."""
-        for operand in self._summands(node):
-            if operand in inside and self._summands(operand) and len(self.flow.users(operand)) == 1:
+    def _terms(self, node: fx.Node, inside: set[fx.Node]) -> Iterator[tuple[fx.Node, bool]]:
+        """The terms of a sum, through nested sums that serve nothing else.
+
+        With each comes whether it is added as it is, rather than subtracted or multiplied first.
+        """
+        for operand, as_it_is in self._summands(node):
+            nested = operand in inside and as_it_is and self._summands(operand)
+            if nested and len(self.flow.users(operand)) == 1:
                 yield from self._terms(operand, inside)
             else:
-                yield operand
+                yield operand, as_it_is
 
-    def _summands(self, node: fx.Node) -> list[fx.Node]:
-        if operation(node) not in {"add", "addcmul"}:
+    def _summands(self, node: fx.Node) -> list[tuple[fx.Node, bool]]:
+        name, made = operation(node), self.flow.inputs(node)
+        if name not in {"add", "sub", "addcmul"} or len(made) < 2:
             return []
-        made = self.flow.inputs(node)
-        return made if len(made) == 2 else []
+        alike = name == "add" and arguments(node).get("alpha", 1) == 1
+        return [(operand, alike or operand is node.args[0]) for operand in made]
 
     def _leads_straight(self, step: Step, node: fx.Node) -> bool:
         """Whether the node is the entry, at most scaled by a constant or laid out otherwise."""

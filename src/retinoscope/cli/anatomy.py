@@ -45,30 +45,35 @@ def anatomy(
     [dim]retinoscope anatomy resnet50 swin_tiny_patch4_window7_224 --picture anatomy.svg[/]
     """
     from retinoscope.cli.anatomy_table import anatomy_table, parse_size, saved_as
+    from retinoscope.cli.progress import progress_bar
     from retinoscope.core.files import write_atomically
     from retinoscope.models.anatomy import anatomy_of
 
     if picture:
-        from retinoscope.plots.anatomy import draw, picture_format
+        from retinoscope.plots.anatomy import picture_format
 
-        picture_format(picture)
+        picture_format(picture)  # a wrong ending is said before the work, not behind it
     console = Console()
     found = []
-    for name in models:
-        with console.status(f"Taking {name} apart …"):
-            found.append(
-                anatomy_of(
-                    name,
-                    parse_size(size),
-                    output=output,
-                    weights=weights,
-                    seed=seed,
-                    allow_pickle=allow_pickle,
-                )
+    with progress_bar(console) as progress:
+        task = progress.add_task("", total=len(models))
+        for name in models:
+            progress.update(task, description=f"taking {name} apart")
+            made = anatomy_of(
+                name,
+                parse_size(size),
+                output=output,
+                weights=weights,
+                seed=seed,
+                allow_pickle=allow_pickle,
             )
-        console.print(anatomy_table(found[-1]), "")
-        if save:
-            write_atomically(saved_as(save, name, len(models)), found[-1].to_json())
+            progress.update(task, advance=1)
+            console.print(anatomy_table(made), "")
+            if save:
+                write_atomically(saved_as(save, name, len(models)), made.to_json())
+            found.append(made)
     if picture:
+        from retinoscope.plots.anatomy import draw
+
         draw(found, picture)
         console.print(f"Picture written to {picture}", highlight=False)

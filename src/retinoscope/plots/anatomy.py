@@ -37,7 +37,7 @@ _FILLS = {
     Kind.HEAD: "#eeeeee",
 }
 _HATCHES = {Kind.MLP: "----", Kind.STEM: "////", Kind.HEAD: "\\\\\\\\"}
-_STYLE = {"svg.hashsalt": "retinoscope", "svg.fonttype": "none", "hatch.linewidth": 0.3}
+_STYLE: Any = {"svg.hashsalt": "retinoscope", "svg.fonttype": "none", "hatch.linewidth": 0.3}
 _FORMATS = {".svg": "svg", ".png": "png", ".pdf": "pdf"}
 
 
