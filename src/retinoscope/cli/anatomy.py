@@ -14,7 +14,7 @@ shown one after the other, and side by side in the picture."""
 
 
 def anatomy(
-    models: Annotated[list[str], Argument(help=_MODEL, metavar="MODEL...", show_default=False)],
+    models: Annotated[list[str], Argument(help=_MODEL, metavar="MODEL", show_default=False)],
     size: Annotated[
         str | None,
         Option(help="Image size: 224, or 224x160 (height x width). The model's own if not given."),

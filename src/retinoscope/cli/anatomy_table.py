@@ -33,8 +33,7 @@ def anatomy_table(anatomy: Anatomy) -> Table:
     total = max(1, anatomy.flops)
     table = Table(
         title=f"{anatomy.model} — {anatomy.weights} — {height}×{width} px",
-        caption=f"{anatomy.summary()} · {brief(anatomy.parameters)} parameters · "
-        f"{brief(anatomy.flops)} FLOPs per image · + residual · ↓ subsampling",
+        caption=_caption(anatomy),
         title_justify="left",
         caption_justify="left",
         header_style="bold underline",
@@ -62,6 +61,14 @@ def anatomy_table(anatomy: Anatomy) -> Table:
             f"{100 * unit.flops / total:.1f} %",
         )
     return table
+
+
+def _caption(anatomy: Anatomy) -> str:
+    notes = [f"\n{unit.name}: {unit.note}" for unit in anatomy.walk() if unit.note]
+    return (
+        f"{anatomy.summary()} · {brief(anatomy.parameters)} parameters · "
+        f"{brief(anatomy.flops)} FLOPs per image · + residual · ↓ subsampling{''.join(notes)}"
+    )
 
 
 def _rows(
