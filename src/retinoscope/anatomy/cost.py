@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from torch import fx
 
+from retinoscope.anatomy.einsum import parse_einsum
 from retinoscope.anatomy.flow import Flow, arguments, operation
 
 
@@ -28,9 +29,8 @@ def flops(flow: Flow, node: fx.Node) -> int:
         left = [operand for operand in node.args if isinstance(operand, fx.Node)][-2]
         return 2 * size * shape(left)[-1]
     if name == "einsum":
-        return 2 * _einsum_size(
-            given["equation"].replace(" ", ""), [shape(t) for t in given["tensors"]]
-        )
+        shapes = [shape(tensor) for tensor in given["tensors"]]
+        return _einsum_flops(given["equation"], shapes) if len(shapes) == 2 else 0
     if name == "scaled_dot_product_attention":
         *_, keys, width = shape(given["key"])
         queries = math.prod(shape(given["query"])[:-1])
@@ -38,16 +38,13 @@ def flops(flow: Flow, node: fx.Node) -> int:
     return 0
 
 
-def _einsum_size(equation: str, shapes: list[tuple[int, ...]]) -> int:
-    terms = equation.split("->")[0].split(",")
-    if "..." in equation or len(shapes) != 2:
-        return 0
-    sizes = {
-        x: s
-        for term, shape in zip(terms, shapes, strict=True)
-        for x, s in zip(term, shape, strict=True)
-    }
-    return math.prod(sizes.values())
+def _einsum_flops(equation: str, shapes: list[tuple[int, ...]]) -> int:
+    terms, _ = parse_einsum(equation, [len(shape) for shape in shapes])
+    sizes: dict[str, int] = {}
+    for term, shape in zip(terms, shapes, strict=True):
+        for letter, size in zip(term, shape, strict=True):
+            sizes[letter] = max(size, sizes.get(letter, 1))
+    return 2 * math.prod(sizes.values())
 
 
 def constants_behind(flow: Flow, nodes: Iterable[fx.Node]) -> set[fx.Node]:

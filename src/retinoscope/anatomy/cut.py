@@ -59,11 +59,12 @@ class Cutter:
     """Cuts the flow between two nodes into pieces."""
 
     def __init__(
-        self, flow: Flow, facts: dict[fx.Node, set[Fact]], channels: dict[fx.Node, int]
+        self, flow: Flow, facts: dict[fx.Node, set[Fact]], widths: dict[fx.Node, int]
     ) -> None:
         self.flow = flow
         self.stepper = Stepper(flow, facts)
-        self.channels = channels
+        self.widths = widths
+        """How many channels each state has that can be seen as maps."""
 
     def pieces(self, entry: fx.Node, exit: fx.Node) -> list[Piece]:
         """The units between two nodes, in order."""
@@ -76,9 +77,10 @@ class Cutter:
     def _group(self, steps: Sequence[Step]) -> list[Piece]:
         """Give every step that does no work to the unit before it, or to the one behind it.
 
-        Behind a plain map it belongs before. Behind a sum, so does an activation (a ResNet's
-        state is what its last ReLU gives); a norm or a change of layout does if the next
-        residual unit starts from its outcome, and opens the next unit otherwise.
+        Behind a plain map it belongs before, save for padding and reductions. Behind a sum, an
+        activation does (a ResNet's state is what its last ReLU gives); a norm or a change of
+        layout does if the next residual unit starts from its outcome, and opens the next unit
+        otherwise.
         """
         pieces: list[Piece] = []
         waiting: list[Step] = []
@@ -105,7 +107,7 @@ class Cutter:
         while count < len(waiting) and (
             waiting[count].activation or waiting[count].gate
             if behind_sum
-            else not waiting[count].reduction
+            else not waiting[count].opens
         ):
             count += 1
         pieces[-1].steps += waiting[:count]
@@ -130,19 +132,20 @@ class Cutter:
                 joined[-1].steps += piece.steps
             else:
                 joined.append(piece)
-            entry_width = self.channels.get(joined[-1].exit, 0)
+            entry_width = self.widths.get(joined[-1].exit, 0)
             place = end + 1
         return joined
 
     def _bottleneck_end(self, pieces: Sequence[Piece], place: int, entry_width: int) -> int:
-        width = self.channels.get(pieces[place].exit, 0)
+        width = self.widths.get(pieces[place].exit, 0)
         if width <= entry_width:
             return place
         for end in range(place + 1, len(pieces)):
-            if pieces[end].block:
+            piece = pieces[end]
+            if piece.block or Fact.POOL in piece.facts or piece.exit not in self.widths:
                 break
-            if self._is_projection(pieces[end]):
-                return end if self.channels.get(pieces[end].exit, 0) <= width else place
+            if self._is_projection(piece):
+                return end if self.widths[piece.exit] <= width else place
         return place
 
     def _belongs_before(self, piece: Piece, before: Piece) -> bool:
@@ -152,7 +155,7 @@ class Cutter:
 
     def _is_projection(self, piece: Piece) -> bool:
         """A linear map at each position, and no non-linearity."""
-        plain = not piece.block and not any(step.reduction for step in piece.steps)
+        plain = not piece.block and piece.exit in self.widths
         return plain and piece.facts & (WORK | {Fact.NONLINEAR}) == {Fact.LINEAR}
 
     def _inner(self, piece: Piece) -> list[Piece]:

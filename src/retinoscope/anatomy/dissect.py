@@ -12,7 +12,7 @@ from retinoscope.anatomy.cost import flops, parameters
 from retinoscope.anatomy.cut import Cutter, Piece
 from retinoscope.anatomy.export import Example, Graph, export
 from retinoscope.anatomy.facts import Fact
-from retinoscope.anatomy.flow import Flow
+from retinoscope.anatomy.flow import Flow, ancestors
 from retinoscope.anatomy.kinds import deciding, kind_of
 from retinoscope.anatomy.layout import Lens, lens
 from retinoscope.anatomy.meaning import meanings
@@ -54,10 +54,19 @@ def dissect(
 
 
 def take_apart(
-    model: nn.Module, example: Example = 224, *, output: str | None = None, name: str | None = None
+    model: nn.Module,
+    example: Example = 224,
+    *,
+    output: str | None = None,
+    name: str | None = None,
+    images: int = 2,
 ) -> Dissection:
-    """The anatomy of ``model``, with the parts of the graph that it describes."""
-    graph = export(model, example, output)
+    """The anatomy of ``model``, with the parts of the graph that it describes.
+
+    ``images`` is the number of images the graph is made with; it only matters for models whose
+    code depends on it.
+    """
+    graph = export(model, example, output, images)
     _, channels, height, width = Flow(graph).shape(graph.image)
     anatomist = _Anatomist(graph)
     units = anatomist.units()
@@ -77,20 +86,25 @@ class _Anatomist:
     lenses: dict[str, Lens | None] = field(default_factory=dict)
     unique: Unique = field(default_factory=Unique)
     counted: set[int] = field(default_factory=set)
+    live: dict[fx.Node, tuple[str, ...]] = field(default_factory=dict)
+    """Module paths of the operations that the logits are computed from."""
 
     def __post_init__(self) -> None:
         self.flow = Flow(self.graph)
         if self.graph.logits not in self.flow.dependent:
             raise NotABackbone("The model's answer does not depend on the image.")
         self.meaning, self.facts = meanings(self.flow)
+        live = set(ancestors(self.flow, self.graph.logits, set()))
+        self.live = {node: self.graph.paths[node] for node in self.flow.dependent if node in live}
 
     def units(self) -> tuple[Unit, ...]:
         """The model's units from stem to head."""
-        channels = {node: self._channels(node) for node in self.meaning}
-        pieces = Cutter(self.flow, self.facts, channels).pieces(self.graph.image, self.graph.logits)
+        views = {node: lens(meaning.axes) for node, meaning in self.meaning.items()}
+        widths = {node: view.channels for node, view in views.items() if view}
+        pieces = Cutter(self.flow, self.facts, widths).pieces(self.graph.image, self.graph.logits)
         if not pieces:
             raise NotABackbone("Between image and answer the model does nothing.")
-        parts = _assign(pieces, [self._lens(piece) is not None for piece in pieces])
+        parts = _assign(pieces, [self._has_positions(piece.exit) for piece in pieces])
         return self._in_stages(
             [self._unit(piece, kind, depth) for depth, (piece, kind) in enumerate(parts)]
         )
@@ -101,12 +115,10 @@ class _Anatomist:
         step = piece.residual
         kind = kind or kind_of(piece.facts)
         name = self.unique(
-            unit_name(deciding(kind, piece.nodes, self.facts), self.graph.paths, kind)
+            unit_name(deciding(kind, piece.nodes, self.facts), self.graph.paths, str(kind))
         )
         self.pieces[name], self.lenses[name] = piece, self._lens(piece)
         view = self.lenses[name]
-        branch = step.skip.branches[-1] if step and step.skip else piece.exit
-        outside = step.exit if step else None
         before = set(self.counted if counted is None else counted)
         return Unit(
             name=name,
@@ -118,8 +130,8 @@ class _Anatomist:
             and view is not None,
             grid=view.grid if view else None,
             channels=self._channels(piece.exit),
-            flops=sum(flops(self.flow, node) for node in piece.nodes),
-            module=output_module(branch, set(piece.nodes), outside, self.graph.paths),
+            flops=sum(flops(self.flow, node) for node in piece.nodes) // (self.graph.batch or 1),
+            module=self._module(piece),
             inner=tuple(
                 self._unit(part, None, place, before) for place, part in enumerate(piece.inner)
             ),
@@ -128,6 +140,14 @@ class _Anatomist:
             ),
             note=self._note(piece),
         )
+
+    def _module(self, piece: Piece) -> str | None:
+        step = piece.residual
+        if step is None or step.skip is None:
+            return output_module(piece.exit, set(piece.nodes), None, self.live)
+        branch, *more = step.skip.branches
+        # One of several branches would not be the whole of what the unit adds.
+        return None if more else output_module(branch, set(piece.nodes), step.exit, self.live)
 
     def _note(self, piece: Piece) -> str:
         """What the graph could not tell apart, and why."""
@@ -147,6 +167,13 @@ class _Anatomist:
 
     def _lens(self, piece: Piece) -> Lens | None:
         return lens(self.meaning[piece.exit].axes)
+
+    def _has_positions(self, node: fx.Node) -> bool:
+        """Whether a state is spread over positions, be their grid known or not."""
+        axes = self.meaning[node].axes
+        if lens(axes):
+            return True
+        return any(size_of(d) > 1 and not roles_of(d) & {"n", "c", "p"} for d in axes)
 
     def _positions(self, node: fx.Node) -> int:
         view = lens(self.meaning[node].axes)
@@ -178,13 +205,13 @@ def _with_stage(unit: Unit, stage: int) -> Unit:
     )
 
 
-def _assign(pieces: Sequence[Piece], gridded: Sequence[bool]) -> list[tuple[Piece, Kind | None]]:
+def _assign(pieces: Sequence[Piece], positioned: Sequence[bool]) -> list[tuple[Piece, Kind | None]]:
     """Join the pieces of the stem and of the head; the others are the body.
 
     The body starts at the first block or bottleneck behind the first piece; in a plain chain
     (VGG), right behind the first piece. The head starts behind the last state with positions.
     """
-    end = max((place + 1 for place, has in enumerate(gridded) if has), default=0)
+    end = max((place + 1 for place, has in enumerate(positioned) if has), default=0)
     if not end:  # paths that never meet before the logits (CrossViT): all of it is one body
         return [(piece, None) for piece in pieces]
     starts = [place for place in range(1, end) if _starts_body(pieces[place])]

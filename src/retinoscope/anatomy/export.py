@@ -7,14 +7,10 @@ kept can be overwritten later.
 
 from __future__ import annotations
 
-import logging
 import operator
 import traceback
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stderr
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from io import StringIO
 from pathlib import Path
 from typing import Any, cast
 
@@ -22,12 +18,20 @@ import torch
 from torch import Tensor, fx, nn
 from torch.export import Dim, ExportedProgram
 
+from retinoscope.anatomy.answer import choose_logits
+from retinoscope.anatomy.example import Example, as_batch
 from retinoscope.anatomy.functional import functional
-from retinoscope.core.errors import NotABackbone, NotExportable, WrongInput, WrongOutput, first_line
+from retinoscope.anatomy.rest import at_rest, quiet
+from retinoscope.core.errors import (
+    NotABackbone,
+    NotExportable,
+    RetinoscopeError,
+    WrongInput,
+    first_line,
+)
 
-Example = Tensor | int | tuple[int, int]
-
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
+_MANY = 2**31
+"""No batch is larger; torch writes other numbers for infinity."""
 
 
 @dataclass
@@ -39,6 +43,8 @@ class Graph:
     logits: fx.Node
     constants: dict[fx.Node, Any]
     """Parameters, buffers and other constants, by the node that stands for them."""
+    most: int | None = None
+    """The largest number of images for which the graph is true; None if there is none."""
     parameters: set[fx.Node] = field(default_factory=set)
     """Those of the constants that are learned."""
     paths: dict[fx.Node, tuple[str, ...]] = field(default_factory=dict)
@@ -48,57 +54,31 @@ class Graph:
     def batch(self) -> int | None:
         """The number of images the graph is fixed to, or None where any number will do."""
         size = self.image.meta["val"].shape[0]
-        return size if isinstance(size, int) else None
+        if isinstance(size, int):
+            return size
+        return int(size.node.expr) if size.node.expr.is_number else None
 
 
-def export(model: nn.Module, example: Example, output: str | None = None) -> Graph:
+def export(model: nn.Module, example: Example, output: str | None = None, images: int = 2) -> Graph:
     """The graph of ``model`` on images like ``example``; the model is left as it was.
 
     Args:
         model: Any module that takes a batch of images as its first argument.
         example: A batch (N, C, H, W), or an image size.
         output: Which entry of a dict or tuple output holds the logits; found if not given.
+        images: How many to make the graph with. With one, it would hold for one only.
     """
-    image = as_batch(model, example)
+    image = as_batch(model, example, images)
     chooser = _Chooser(model, output)
-    with _at_rest(model), torch.no_grad(), _quiet():
+    _try(model, chooser, image)
+    with at_rest(model), quiet():
         try:
             program = torch.export.export(
                 chooser, (image,), dynamic_shapes=({0: Dim.AUTO},), strict=False
             )
-        except (WrongOutput, NotABackbone):
-            raise
         except Exception as error:
-            raise _explain(model, image, error) from error
+            raise _not_exportable(model, error) from error
     return _graph(functional(program))
-
-
-def as_batch(model: nn.Module, example: Example) -> Tensor:
-    """Two images of the size, type and place that ``model`` works with."""
-    floating = (p for p in [*model.parameters(), *model.buffers()] if p.is_floating_point())
-    like = next(floating, torch.empty(0))
-    if isinstance(example, Tensor):
-        if example.ndim != 4:
-            raise WrongInput(
-                f"An example must be a batch of images (N, C, H, W) or an image size; "
-                f"got a tensor of shape {tuple(example.shape)}."
-            )
-        return example[:1].expand(2, -1, -1, -1).clone()  # two: a batch of one would be baked in
-    height, width = (example, example) if isinstance(example, int) else example
-    if height < 1 or width < 1:
-        raise WrongInput(f"An image of {height}×{width} pixels has no positions.")
-    return torch.zeros(
-        2, image_channels(model), height, width, dtype=like.dtype, device=like.device
-    )
-
-
-def image_channels(model: nn.Module) -> int:
-    """How many channels the model's own configuration asks for; 3 if it says nothing."""
-    configuration = getattr(model, "pretrained_cfg", None) or {}
-    size = configuration.get("input_size") if isinstance(configuration, Mapping) else None
-    if size:
-        return int(size[0])
-    return int(getattr(getattr(model, "config", None), "num_channels", 3))
 
 
 class _Chooser(nn.Module):
@@ -114,138 +94,52 @@ class _Chooser(nn.Module):
         return choose_logits(self.model(image), self.output)
 
 
-def choose_logits(answer: Any, output: str | None = None) -> Tensor:
-    """The one tensor in ``answer`` that holds the logits.
+def _try(model: nn.Module, chooser: nn.Module, image: Tensor) -> None:
+    """Run the model once: what it refuses itself, torch.export need not be asked about.
 
-    A tensor is itself the answer. In a dict, tuple or ModelOutput the entry called ``output`` is
-    taken; without one, ``logits``, or the only entry of shape (N, K), or the only tensor.
-
-    Example:
-        >>> choose_logits({"loss": torch.zeros(()), "logits": torch.ones(1, 2)})
-        tensor([[1., 1.]])
+    This also fills caches outside the model with real tensors, where export would otherwise leave
+    the stand-ins that it works with.
     """
-    if isinstance(answer, Tensor):
-        return answer
-    entries = dict(_entries(answer))
-    if not entries:
-        raise NotABackbone(
-            f"The model returns {type(answer).__name__}, in which there is no tensor. "
-            "A backbone turns a batch of images into a tensor."
+    with at_rest(model):
+        try:
+            chooser(image)
+        except RetinoscopeError:
+            raise
+        except Exception as error:
+            raise _refused(model, image, error) from error
+
+
+def _refused(model: nn.Module, image: Tensor, error: Exception) -> RetinoscopeError:
+    """Our own error for an image that the model itself does not accept."""
+    name = type(model).__name__
+    shape = "×".join(map(str, image.shape[1:]))
+    text = f"{type(error).__name__}: {first_line(error)}"
+    configuration = getattr(model, "pretrained_cfg", None)
+    own = configuration.get("input_size") if isinstance(configuration, Mapping) else None
+    if own and tuple(own[1:]) != tuple(image.shape[2:]):
+        return WrongInput(
+            f"{name} does not accept images of {shape}: {text} Its own size is "
+            f"{'×'.join(map(str, own))}: use --size {own[-1]}, or build it for another size if it "
+            f"can be (MODEL:img_size={image.shape[-1]})."
         )
-    shapes = ", ".join(f"{name} ({_sizes(entry)})" for name, entry in entries.items())
-    if output is not None:
-        if output in entries:
-            return entries[output]
-        raise WrongOutput(f"The model's output has no entry {output!r}. It has: {shapes}.")
-    tables = [entry for entry in entries.values() if entry.ndim == 2]
-    for candidates in (
-        [entries["logits"]] if "logits" in entries else [],
-        tables,
-        [*entries.values()],
-    ):
-        if len(candidates) == 1:
-            return candidates[0]
-    raise WrongOutput(
-        f"The model returns several tensors, and which are the logits is not clear: {shapes}. "
-        f"Say which: output={next(iter(entries))!r} in Python, --output {next(iter(entries))} "
-        "on the command line."
+    if isinstance(error, TypeError) and "argument" in str(error):
+        return NotABackbone(
+            f"{name} cannot be called with a batch of images alone: {text} "
+            "Wrap it in a module whose forward takes one tensor (N, C, H, W)."
+        )
+    return WrongInput(
+        f"{name} does not accept images of {shape}: {text} Try another size (--size), "
+        f"give a batch as it expects it, or check that it is a network for images."
     )
 
 
-def _sizes(entry: Tensor) -> str:
-    """A shape in which the number of images, which is not fixed, is called N."""
-    return ", ".join(str(size) if type(size) is int else "N" for size in entry.shape)
-
-
-def _entries(answer: Any, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
-    if isinstance(answer, Tensor):
-        yield prefix, answer
-    elif isinstance(answer, Mapping):
-        for name, entry in answer.items():
-            yield from _entries(entry, f"{prefix}.{name}" if prefix else str(name))
-    elif isinstance(answer, Sequence) and not isinstance(answer, str):
-        for place, entry in enumerate(answer):
-            yield from _entries(entry, f"{prefix}.{place}" if prefix else str(place))
-
-
-@contextmanager
-def _at_rest(model: nn.Module) -> Iterator[None]:
-    """Eval mode and no observers for the duration; everything as before afterwards.
-
-    A hook would see the stand-ins that export works with instead of images. Those of
-    ``torch.nn.utils`` (weight norm and its like) compute weights, so they stay.
-    """
-    before = {module: dict(vars(module)) for module in model.modules()}
-    contents = [(v, v.copy()) for held in before.values() for v in held.values() if _is_store(v)]
-    try:
-        for module, held in before.items():
-            for name in _HOOKS:
-                kept = {i: h for i, h in held[name].items() if _computes_weights(h)}
-                module.__dict__[name] = type(held[name])(kept)
-            module.__dict__["training"] = False
-        yield
-    finally:
-        for module, held in before.items():  # some models also cache tensors while they run
-            module.__dict__.clear()
-            module.__dict__.update(held)
-        for store, content in contents:
-            store.clear()
-            store.extend(content) if isinstance(store, list) else store.update(content)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Without the graph that torch prints where it fails: our own error says what matters."""
-    before = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    try:
-        with warnings.catch_warnings(), redirect_stderr(StringIO()):
-            # What the model assigns to itself while it runs is taken back: see _at_rest.
-            warnings.filterwarnings("ignore", message=".*assigned during export")
-            yield
-    finally:
-        logging.disable(before)
-
-
-def _is_store(value: Any) -> bool:
-    return isinstance(value, dict | list | set)
-
-
-def _computes_weights(hook: Any) -> bool:
-    return type(hook).__module__.startswith("torch.nn")
-
-
-def _explain(model: nn.Module, image: Tensor, error: Exception) -> Exception:
-    """Our own error: does the model itself refuse the image, or only ``torch.export``?"""
-    name = type(model).__name__
-    shape = "×".join(map(str, image.shape[1:]))
-    try:
-        model(image)
-    except Exception as eager:
-        text = f"{type(eager).__name__}: {first_line(eager)}"
-        configuration = getattr(model, "pretrained_cfg", None) or {}
-        own = configuration.get("input_size") if isinstance(configuration, Mapping) else None
-        if own and tuple(own) != tuple(image.shape[1:]):
-            return WrongInput(
-                f"{name} does not accept images of {shape}: {text} Its own size is "
-                f"{'×'.join(map(str, own))}: use --size {own[-1]}, or build it for another "
-                f"size if it can be (MODEL:img_size={image.shape[-1]})."
-            )
-        if isinstance(eager, TypeError) and "argument" in str(eager):
-            return NotABackbone(
-                f"{name} cannot be called with a batch of images alone: {text} "
-                "Wrap it in a module whose forward takes one tensor (N, C, H, W)."
-            )
-        return WrongInput(
-            f"{name} does not accept images of {shape}: {text} Try another size (--size), "
-            f"give a batch as it expects it, or check that it is a network for images."
-        )
+def _not_exportable(model: nn.Module, error: Exception) -> NotExportable:
     frame = _own_frame(error)
     return NotExportable(
-        f"{name} cannot be exported as a graph: torch.export stops at `{frame.line}` "
-        f"({frame.filename}:{frame.lineno}): {first_line(error)} The way out: write that line "
-        "without a choice that depends on the values of the image (torch.where instead of if, a "
-        "fixed shape instead of a computed one), or take apart the part of the model that "
+        f"{type(model).__name__} cannot be exported as a graph: torch.export stops at "
+        f"`{frame.line}` ({frame.filename}:{frame.lineno}): {first_line(error)} The way out: write "
+        "that line without a choice that depends on the values of the image (torch.where instead "
+        "of if, a fixed shape instead of a computed one), or take apart the part of the model that "
         "exports."
     )
 
@@ -279,7 +173,8 @@ def _graph(program: ExportedProgram) -> Graph:
         raise NotABackbone("The model's answer does not depend on the image.")
     learned = {node for node, value in constants.items() if isinstance(value, nn.Parameter)}
     paths = {node: _module_paths(node) for node in program.graph.nodes}
-    return Graph(program.graph, image, logits, constants, learned, paths)
+    most = [int(r.upper) for r in program.range_constraints.values() if r.upper < _MANY]
+    return Graph(program.graph, image, logits, constants, min(most, default=None), learned, paths)
 
 
 def _module_paths(node: fx.Node) -> tuple[str, ...]:

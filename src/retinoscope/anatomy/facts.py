@@ -21,6 +21,7 @@ class Fact(StrEnum):
     NORM = "a normalisation"
     POINTWISE = "pointwise arithmetic"
     LAYOUT = "moving entries about"
+    PAD = "adding rows and columns around a map"
 
 
 WORK = {

@@ -10,15 +10,13 @@ from torch import fx
 from torch._ops import OpOverload
 from torch.export import ExportedProgram
 
-# These return their operand itself, although their schema does not say so.
-_SILENT_ALIASES = {
-    f"aten::{kind}dropout{end}" for kind in ("", "feature_", "alpha_") for end in ("", "_")
-}
+_KINDS = ("dropout", "feature_dropout", "alpha_dropout")
+_DROPOUTS = {f"aten::{name}{end}" for name in _KINDS for end in ("", "_")}
 
 
 def functional(program: ExportedProgram) -> ExportedProgram:
     """The same program with every in-place operation exchanged for its functional twin."""
-    _inline_autocast(program.graph_module)
+    _inline_regions(program.graph_module)
     _drop_identities(program.graph)
     if not _replace_in_place(program.graph):
         program = program.run_decompositions({})  # slower, and right where views are written to
@@ -32,7 +30,8 @@ def _drop_identities(graph: fx.Graph) -> None:
         if not isinstance(node.target, OpOverload):
             continue
         name = node.target._schema.name
-        if name in _SILENT_ALIASES or (name == "aten::slice" and _alike(node, node.args[0])):
+        asleep = name in _DROPOUTS and not node.args[2]  # MC dropout stays awake in eval mode
+        if asleep or (name == "aten::slice" and _alike(node, node.args[0])):
             same = node.args[0]
         elif name == "aten::slice_scatter" and _alike(node.args[1], node.args[0]):
             same = node.args[1]
@@ -46,15 +45,19 @@ def _alike(node: Any, other: Any) -> bool:
     return str(node.meta["val"].shape) == str(other.meta["val"].shape)
 
 
-def _inline_autocast(module: fx.GraphModule) -> None:
-    """Put operations that switch autocast off for themselves back into the graph around them."""
-    wrapped = [
-        n for n in module.graph.nodes if getattr(n.target, "__name__", "") == "wrap_with_autocast"
-    ]
-    for node in wrapped:
-        _, _, enabled, _, inside, *given = node.args
-        if enabled:
-            continue  # it changes precision, so it stays as it is
+def _inline_regions(module: fx.GraphModule) -> None:
+    """Put operations that ran with gradients or autocast switched back into the graph around them.
+
+    A region with autocast on stays as it is, for it changes the precision.
+    """
+    for node in list(module.graph.nodes):
+        name = getattr(node.target, "__name__", "")
+        if name == "wrap_with_set_grad_enabled":
+            _, inside, *given = node.args
+        elif name == "wrap_with_autocast" and not node.args[2]:
+            *_, inside, given = *node.args[:5], node.args[5:]
+        else:
+            continue
         body = getattr(module, str(cast(fx.Node, inside).target)).graph
         places = dict(zip((n for n in body.nodes if n.op == "placeholder"), given, strict=True))
         with module.graph.inserting_before(node):
@@ -94,6 +97,8 @@ def _writes(node: fx.Node) -> bool:
 
 def _twin(node: fx.Node) -> OpOverload | None:
     target = cast(OpOverload, node.target)
+    if not target._schema.name.endswith("_"):
+        return None  # it writes to an ``out`` argument
     packet = getattr(torch.ops.aten, target._schema.name.removeprefix("aten::").rstrip("_"), None)
     return getattr(packet, target._overloadname, None)
 

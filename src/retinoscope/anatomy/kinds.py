@@ -38,6 +38,8 @@ def kind_of(facts: set[Fact]) -> Kind:
     for fact, kind in _ORDER:
         if fact in facts:
             return kind
+    if Fact.OPAQUE in facts:
+        return Kind.OTHER
     if {Fact.LINEAR, Fact.NONLINEAR} <= facts:
         return Kind.MLP
     return Kind.POOL if Fact.POOL in facts else Kind.OTHER

@@ -8,79 +8,101 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from retinoscope.anatomy.axes import Axes, Dimension, join, roles_of, size_of
+from retinoscope.anatomy.axes import Axes, Factor, join, roles_of, size_of
 from retinoscope.anatomy.flow import BATCH
 from retinoscope.core.unit import Grid, Layout
 
 
 @dataclass(frozen=True)
-class Lens:
-    """How a raw state is seen as maps: split into factors, reorder them, join them again."""
+class Rearrangement:
+    """Split a tensor into factors, reorder them, and join them to ``shape``; and back."""
 
-    grid: Grid
-    channels: int
     sizes: tuple[int, ...]
     """Of the factors in the order in which the model stores them; -1 for the batch."""
     order: tuple[int, ...]
-    """The places of the batch, channel, row and column factors, in this order."""
+    stored: tuple[int, ...]
+    """The shape in which the model stores it; -1 for the dimension that holds the batch."""
     shape: tuple[int, ...]
-    """Of the raw state without its prefix tokens; -1 for the dimension that holds the batch."""
-    token_dimension: int | None = None
-    before: int = 0
-    """Tokens that stand before the grid; the other prefix tokens stand behind it."""
+    """The shape in which it is seen; the batch comes first."""
+
+    def apply(self, raw: Tensor) -> Tensor:
+        """From how it is stored to how it is seen: a view where memory allows, else a copy."""
+        return raw.reshape(self.sizes).permute(self.order).reshape(-1, *self.shape)
+
+    def undo(self, seen: Tensor) -> Tensor:
+        """From how it is seen to how it is stored."""
+        inverse = [self.order.index(place) for place in range(len(self.order))]
+        moved = [self.sizes[place] for place in self.order]
+        return seen.reshape(moved).permute(inverse).reshape(self.stored)
+
+
+@dataclass(frozen=True)
+class Lens:
+    """How a raw state is seen as maps and prefix tokens."""
+
+    grid: Grid
+    channels: int
+    of_maps: Rearrangement
+    of_prefix: Rearrangement | None = None
+    dimension: int = 1
+    """Along which prefix tokens stand before and behind the others."""
+    lengths: tuple[int, int, int] = (0, 0, 0)
+    """How many stand before, in, and behind the grid along that dimension."""
 
     def maps(self, raw: Tensor) -> Tensor:
-        """The state's maps (N, C, H, W): a view where memory allows, else a copy."""
-        if self.token_dimension is not None:
-            raw = raw.narrow(self.token_dimension, self.before, self.grid.height * self.grid.width)
-        if self.grid.layout == "NCHW":
-            return raw
-        return (
-            raw.reshape(self.sizes)
-            .permute(self.order)
-            .reshape(-1, self.channels, *self.grid.resolution)
-        )
+        """The state's maps (N, C, H, W)."""
+        if self.of_prefix is not None:
+            raw = raw.narrow(self.dimension, self.lengths[0], self.lengths[1])
+        return raw if self.grid.layout == "NCHW" else self.of_maps.apply(raw)
 
     def prefix(self, raw: Tensor) -> Tensor | None:
         """The tokens beside the grid (N, k, C), or None."""
-        if self.token_dimension is None or not self.grid.prefix:
+        if self.of_prefix is None:
             return None
-        end = self.before + self.grid.height * self.grid.width
-        behind = self.grid.prefix - self.before
-        tokens = raw.narrow(self.token_dimension, 0, self.before)
-        if behind:
-            tokens = torch.cat(
-                [tokens, raw.narrow(self.token_dimension, end, behind)], self.token_dimension
-            )
-        return tokens if self.token_dimension == 1 else tokens.transpose(1, 2)
+        before, _, behind = raw.split(self.lengths, self.dimension)
+        return self.of_prefix.apply(torch.cat([before, behind], self.dimension))
 
     def raw(self, maps: Tensor, prefix: Tensor | None = None) -> Tensor:
         """The state as the model stores it: the inverse of :meth:`maps` and :meth:`prefix`."""
-        moved = [self.sizes[place] for place in self.order]
-        inverse = [self.order.index(place) for place in range(len(self.order))]
-        raw = maps.reshape(moved).permute(inverse).reshape(self.shape)
-        if prefix is None or self.token_dimension is None:
-            return raw
-        if self.token_dimension != 1:
-            prefix = prefix.transpose(1, 2)
-        ends = prefix.split([self.before, self.grid.prefix - self.before], self.token_dimension)
-        return torch.cat([ends[0], raw, ends[1]], self.token_dimension)
+        inside = self.of_maps.undo(maps)
+        if prefix is None or self.of_prefix is None:
+            return inside
+        ends = (self.lengths[0], self.lengths[2])
+        before, behind = self.of_prefix.undo(prefix).split(ends, self.dimension)
+        return torch.cat([before, inside, behind], self.dimension)
 
 
 def lens(axes: Axes) -> Lens | None:
     """How to see a state whose dimensions mean ``axes`` as maps; None where it has no grid."""
-    token_dimension, before, beside = None, 0, 0
-    dimensions = list(axes)
-    for place, dimension in enumerate(axes):
-        if len(dimension) == 1 and dimension[0].role == "t":
-            grids = [part for part in dimension[0].parts if roles_of(part) != {"p"}]
-            if len(grids) != 1 or token_dimension is not None:
-                return None
-            token_dimension, dimensions[place] = place, grids[0]
-            at = dimension[0].parts.index(grids[0])
-            before = sum(size_of(part) for part in dimension[0].parts[:at])
-            beside = size_of(dimension) - size_of(grids[0])
-    factors = [factor for dimension in dimensions for factor in dimension]
+    places = [place for place, d in enumerate(axes) if len(d) == 1 and d[0].role == "t"]
+    if len(places) > 1:
+        return None
+    if not places:
+        return _plain(axes)
+    (place,) = places
+    parts = axes[place][0].parts
+    grids = [part for part in parts if roles_of(part) != {"p"}]
+    if len(grids) != 1:
+        return None
+    at = parts.index(grids[0])
+    before = sum(size_of(part) for part in parts[:at])
+    behind = sum(size_of(part) for part in parts[at + 1 :])
+    seen = _plain((*axes[:place], grids[0], *axes[place + 1 :]))
+    if seen is None:
+        return None
+    beside = _arranged((*axes[:place], (Factor("p", before + behind),), *axes[place + 1 :]))
+    return replace(
+        seen,
+        grid=replace(seen.grid, prefix=beside.shape[0]),
+        of_prefix=beside,
+        dimension=place,
+        lengths=(before, size_of(grids[0]), behind),
+    )
+
+
+def _plain(axes: Axes) -> Lens | None:
+    """The lens of a state without tokens beside its grid."""
+    factors = [factor for dimension in axes for factor in dimension]
     places = {role: [i for i, f in enumerate(factors) if f.role == role] for role in "ncyx"}
     if sum(map(len, places.values())) != len(factors) or not places["y"] or not places["x"]:
         return None
@@ -89,28 +111,38 @@ def lens(axes: Axes) -> Lens | None:
         joined = join(replace(factors[i], soft=False) for i in places[role])
         if len(joined) != 1 or not joined[0].stride:
             return None  # an incomplete axis, or overlapping neighbourhoods
-    height, width = (math.prod(factors[i].size for i in places[role]) for role in "yx")
-    grid = Grid(_layout(dimensions, token_dimension), height, width, beside)
-    return Lens(
-        grid=grid,
-        channels=math.prod(factors[i].size for i in places["c"]),
-        sizes=tuple(-1 if f.role == "n" else f.size for f in factors),
-        order=tuple(i for role in "ncyx" for i in places[role]),
-        shape=tuple(-1 if size_of(d) % BATCH == 0 else size_of(d) for d in dimensions),
-        token_dimension=token_dimension,
-        before=before,
-    )
+    channels, height, width = (math.prod(factors[i].size for i in places[r]) for r in "cyx")
+    order = tuple(i for role in "ncyx" for i in places[role])
+    maps = Rearrangement(_sizes(factors), order, _stored(axes), (channels, height, width))
+    return Lens(Grid(_layout(axes), height, width), channels, maps)
 
 
-def _layout(dimensions: list[Dimension], token_dimension: int | None) -> Layout:
-    roles = ["".join(dict.fromkeys(f.role for f in d)) for d in dimensions]
+def _arranged(axes: Axes) -> Rearrangement:
+    """Prefix tokens as (N, k, C): those of all windows of an image one behind the other."""
+    factors = [factor for dimension in axes for factor in dimension]
+    batch = [i for i, f in enumerate(factors) if f.role == "n"]
+    channels = [i for i, f in enumerate(factors) if f.role == "c"]
+    tokens = [i for i, f in enumerate(factors) if f.role not in "nc"]
+    count, width = (math.prod(factors[i].size for i in group) for group in (tokens, channels))
+    order = (*batch, *tokens, *channels)
+    return Rearrangement(_sizes(factors), order, _stored(axes), (count, width))
+
+
+def _sizes(factors: list[Factor]) -> tuple[int, ...]:
+    return tuple(-1 if f.role == "n" else f.size for f in factors)
+
+
+def _stored(axes: Axes) -> tuple[int, ...]:
+    return tuple(-1 if size_of(d) % BATCH == 0 else size_of(d) for d in axes)
+
+
+def _layout(axes: Axes) -> Layout:
+    roles = tuple("".join(factor.role for factor in dimension) for dimension in axes)
     layouts: dict[tuple[str, ...], Layout] = {
         ("n", "c", "y", "x"): "NCHW",
         ("n", "y", "x", "c"): "NHWC",
         ("n", "yx", "c"): "tokens",
         ("n", "c", "yx"): "tokens",
+        ("yx", "n", "c"): "tokens",
     }
-    single = all(len(d) <= len(set(f.role for f in d)) for d in dimensions)
-    if token_dimension is not None and tuple(roles) not in layouts:
-        return "tokens" if len(dimensions) == 3 else "windows"
-    return layouts.get(tuple(roles), "windows") if single else "windows"
+    return layouts.get(roles, "windows")

@@ -46,22 +46,12 @@ def output_module(
         node: The branch of a residual unit, or the state of another.
         within: The unit's operations.
         outside: The sum at the unit's exit, which a branch's module must not contain.
-        paths: Module paths of every operation.
+        paths: Module paths of every operation that the logits are computed from.
     """
     for path in paths[node]:
         if outside is not None and path in paths[outside]:
             continue
         inside = [n for n in paths if path in paths[n]]
-        called = [n for n in inside if n in within]
-        if (
-            called
-            and called[-1] is node
-            and all(n in within for n in inside if _depends(n, within))
-        ):
+        if inside[-1] is node and within.issuperset(inside):
             return path
     return None
-
-
-def _depends(node: fx.Node, within: set[fx.Node]) -> bool:
-    """Constants computed for a unit lie outside it, and do not speak against a module."""
-    return node in within or any(n in within for n in node.all_input_nodes)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
-from torch import fx
+from torch import Tag, fx
 
 from retinoscope.anatomy.axes import (
     POSITIONS,
@@ -21,7 +21,7 @@ from retinoscope.anatomy.axes import (
     unknown,
 )
 from retinoscope.anatomy.facts import WORK, Fact
-from retinoscope.anatomy.flow import Flow, arguments, chosen, is_tensor, operation
+from retinoscope.anatomy.flow import BATCH, Flow, arguments, chosen, is_tensor, operation
 
 Given = Mapping[str, Any]
 """The arguments of a call by name."""
@@ -69,6 +69,8 @@ class Reader:
 
     def _apply(self, node: fx.Node) -> Meaning | list[Meaning]:
         rule = self.rules.get(operation(node))
+        if rule is None and Tag.pointwise in getattr(node.target, "tags", ()):
+            rule = self.rules["relu"]  # to us, one non-linearity is like another
         return rule(self, node, arguments(node)) if rule else self.unknown(node)
 
     def axes(self, node: Any) -> Axes:
@@ -84,10 +86,15 @@ class Reader:
         axes = self.meaning[node].axes
         if len(axes) != len(shape):
             axes = tuple(unknown(size) for size in shape)
-        fitted = tuple(
-            d if size_of(d) == s else unknown(s) for d, s in zip(axes, shape, strict=True)
-        )
+        fitted = tuple(map(self._fitted, axes, shape))
         self.meaning[node] = replace(self.meaning[node], axes=fitted)
+
+    def _fitted(self, dimension: Dimension, size: int) -> Dimension:
+        if size_of(dimension) != size:
+            dimension = unknown(size)
+        if size == BATCH and roles_of(dimension) == {"?"}:
+            return single("n", size)  # nothing else is as large
+        return dimension
 
     def _take_entry(self, node: fx.Node, entry: int) -> None:
         whole = cast(fx.Node, node.args[0])
@@ -107,13 +114,9 @@ class Reader:
         )
 
     def unknown(self, node: fx.Node) -> Meaning:
-        """An operation not listed: its dimensions are its operand's where the shape is the same."""
+        """An operation not listed: nothing is known of its dimensions but their sizes."""
         self.facts[node].add(Fact.OPAQUE)
-        shape = self.flow.shape(node)
-        for operand in self.flow.inputs(node):
-            if self.flow.shape(operand) == shape:
-                return Meaning(self.axes(operand))
-        return Meaning(tuple(unknown(size) for size in shape))
+        return Meaning(tuple(unknown(size) for size in self.flow.shape(node)))
 
 
 Rule = Callable[[Reader, fx.Node, Given], Meaning | list[Meaning]]

@@ -6,7 +6,7 @@ a chain of such functions; a lesion exchanges one of them, a suffix run starts i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -42,6 +42,12 @@ class State:
     def with_maps(self, maps: Tensor, prefix: Tensor | None = None) -> State:
         """The same state with other maps; its prefix tokens stay unless others are given."""
         tokens = self.prefix if prefix is None else prefix
+        for new, old in ((maps, self.maps), (tokens, self.prefix)):
+            if new is not None and (old is None or new.shape != old.shape):
+                expected = "none" if old is None else f"the shape {tuple(old.shape)}"
+                raise WrongInput(
+                    f"The state after {self.unit.name!r} needs {expected}; got {tuple(new.shape)}."
+                )
         return replace(self, raw=self._lens.raw(maps, tokens))
 
     @property
@@ -61,7 +67,11 @@ class Replay:
     are seen here too. A model moved to another device or precision must be taken apart anew.
     """
 
-    def __init__(self, dissection: Dissection) -> None:
+    def __init__(
+        self, dissection: Dissection, again: Callable[[int], Dissection] | None = None
+    ) -> None:
+        self._again = again  # takes the model apart for another number of images
+        self._others: dict[int, Replay] = {}
         self.anatomy: Anatomy = dissection.anatomy
         self._dissection = dissection
         self._pieces = [dissection.pieces[unit.name] for unit in self.anatomy]
@@ -75,14 +85,13 @@ class Replay:
 
     def __call__(self, batch: Tensor) -> Tensor:
         """The model's logits for a batch of images."""
-        self._check(batch)
-        return self.network(batch)
+        return self._fitting(batch).network(batch)
 
     def walk(self, batch: Tensor) -> Iterator[State]:
         """The state after each unit, one at a time, so that none need be kept."""
-        self._check(batch)
-        for unit, raw in zip(self.anatomy, self.network.walk(batch), strict=True):
-            yield self._state(unit, raw)
+        ours = self._fitting(batch)
+        for unit, raw in zip(ours.anatomy, ours.network.walk(batch), strict=True):
+            yield ours._state(unit, raw)
 
     def states(self, batch: Tensor, inner: bool = False) -> dict[str, State]:
         """The state after every unit by its name, from one forward pass.
@@ -91,11 +100,11 @@ class Replay:
         """
         if not inner:
             return {state.unit.name: state for state in self.walk(batch)}
-        self._check(batch)
+        ours = self._fitting(batch)
         found: dict[str, State] = {}
-        for unit, raws in zip(self.anatomy, self._inner_network.walk_all(batch), strict=True):
+        for unit, raws in zip(ours.anatomy, ours._inner_network.walk_all(batch), strict=True):
             for part, raw in zip(_with_inner(unit), raws, strict=True):
-                found[part.name] = self._state(part, raw)
+                found[part.name] = ours._state(part, raw)
         return found
 
     @cached_property
@@ -113,6 +122,10 @@ class Replay:
         device or precision would move them too.
         """
         unit = self._find(unit)
+        lesioned = self._without_unit(unit)
+        return lesioned if self._limit is None else _Fitted(self, unit, lesioned)
+
+    def _without_unit(self, unit: Unit) -> Chain:
         segments = list(self.network.segments)
         segments[self._place(unit)] = self._lesioned(unit)
         return Chain(self._writer.preamble, segments)
@@ -132,7 +145,14 @@ class Replay:
                 "the outer one."
             )
         raw = state.raw if isinstance(state, State) else state
-        return self.network.resume(place, raw, self._images_in(place, raw))
+        for ours in (self, *self._others.values()):
+            if images := ours._images_in(place, raw):
+                return ours.network.resume(place, raw, images)
+        one = self._dissection.flow.shape(self._pieces[place].exit, 1)
+        raise WrongInput(
+            f"A state after {unit.name!r} has the shape {one} for one image; "
+            f"got {tuple(raw.shape)}."
+        )
 
     def lesions(
         self, batch: Tensor, units: Iterable[str | Unit] | None = None
@@ -141,9 +161,9 @@ class Replay:
 
         Removing the last units costs little: each run starts from the state before its unit.
         """
-        self._check(batch)
-        chosen = self.anatomy.where(residual=True) if units is None else map(self._find, units)
-        images, chain = len(batch), self.network
+        ours = self._fitting(batch)
+        chosen = ours.anatomy.where(residual=True) if units is None else map(ours._find, units)
+        images, chain = len(batch), ours.network
         shared = chain.constants(images)
         state, reached = batch, 0
         for unit in sorted(chosen, key=self._place):
@@ -151,7 +171,7 @@ class Replay:
             while reached < place:
                 state = chain.segments[reached](state, images, *shared)
                 reached += 1
-            lesioned = self._lesioned(unit)(state, images, *shared)
+            lesioned = ours._lesioned(unit)(state, images, *shared)
             yield unit, chain.finish(lesioned, place + 1, images, shared)
 
     def _lesioned(self, unit: Unit) -> fx.GraphModule:
@@ -175,10 +195,31 @@ class Replay:
 
     def _place(self, unit: Unit) -> int:
         """The place in the chain of the unit, or of the outer unit that it lies in."""
-        return next(p for p, outer in enumerate(self.anatomy) if unit in _with_inner(outer))
+        outer = (u.name for u in self.anatomy if unit.name in {p.name for p in _with_inner(u)})
+        return [u.name for u in self.anatomy].index(next(outer))
 
     def _state(self, unit: Unit, raw: Tensor) -> State:
         return State(unit, raw, self._dissection.lenses[unit.name])
+
+    @property
+    def _limit(self) -> str | None:
+        """What the model's code says about the number of images, if anything."""
+        source = self._dissection.flow.source
+        if source.batch is not None:
+            return f"is for {source.batch} images at a time"
+        return None if source.most is None else f"is for {source.most} images at most"
+
+    def _fitting(self, batch: Tensor) -> Replay:
+        """This chain, or one made for as many images, where the model's code depends on that."""
+        self._check(batch)
+        source, images = self._dissection.flow.source, len(batch)
+        if images == source.batch or (source.batch is None and images <= (source.most or images)):
+            return self
+        if images not in self._others:
+            if self._again is None:
+                raise WrongInput(f"The graph of {self.anatomy.model} {self._limit}; got {images}.")
+            self._others[images] = Replay(self._again(images))
+        return self._others[images]
 
     def _check(self, batch: Tensor) -> None:
         if tuple(batch.shape[1:]) != self.anatomy.image:
@@ -187,34 +228,48 @@ class Replay:
                 f"{self.anatomy.model} was taken apart for images of {expected}; got {got}. "
                 "Take it apart anew for this size."
             )
-        fixed = self._dissection.flow.source.batch
-        if fixed is not None and len(batch) != fixed:
+        if batch.dtype != (expected := self._dissection.flow.source.image.meta["val"].dtype):
             raise WrongInput(
-                f"The code of {self.anatomy.model} fixes the number of images: its graph runs "
-                f"{fixed} at a time; got {len(batch)}."
+                f"{self.anatomy.model} was taken apart in {expected}; got images in {batch.dtype}."
             )
 
-    def _images_in(self, place: int, raw: Tensor) -> int:
-        """How many images a raw state holds."""
+    def _images_in(self, place: int, raw: Tensor) -> int | None:
+        """How many images a raw state holds; None where it is no state of this unit."""
         flow, exit = self._dissection.flow, self._pieces[place].exit
+        fixed, most = flow.source.batch, flow.source.most
+        if fixed is not None:
+            return fixed if tuple(raw.shape) == flow.shape(exit) else None
         one, two = (flow.shape(exit, batch) for batch in (1, 2))
-        fits = raw.ndim == len(one)
         for size, a, b in zip(raw.shape, one, two, strict=False):
             if a != b and (size - a) % (b - a) == 0:
                 images = 1 + (size - a) // (b - a)
-                if fits and tuple(raw.shape) == flow.shape(exit, images):
+                if tuple(raw.shape) == flow.shape(exit, images) and images <= (most or images):
                     return images
-        raise WrongInput(
-            f"A state after {self.anatomy.units[place].name!r} has the shape {one} for one image; "
-            f"got {tuple(raw.shape)}."
-        )
+        return None
+
+
+class _Fitted(nn.Module):
+    """A lesioned model whose graph depends on the number of images."""
+
+    def __init__(self, replay: Replay, unit: Unit, lesioned: nn.Module) -> None:
+        super().__init__()
+        self.replay, self.unit = replay, unit
+        self.lesioned = lesioned  # for its parameters
+
+    def forward(self, batch: Tensor) -> Tensor:
+        ours = self.replay._fitting(batch)
+        return ours._without_unit(ours._find(self.unit))(batch)
 
 
 def replay(
     model: nn.Module, example: Example = 224, *, output: str | None = None, name: str | None = None
 ) -> Replay:
     """Take ``model`` apart and keep the parts ready to run; arguments as for ``dissect``."""
-    return Replay(take_apart(model, example, output=output, name=name))
+
+    def again(images: int) -> Dissection:
+        return take_apart(model, example, output=output, name=name, images=images)
+
+    return Replay(take_apart(model, example, output=output, name=name), again)
 
 
 def _with_inner(unit: Unit) -> list[Unit]:

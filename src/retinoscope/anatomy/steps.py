@@ -55,9 +55,9 @@ class Step:
         return bool(self.facts & WORK) and not self.gate
 
     @property
-    def reduction(self) -> bool:
-        """Whether it is a mean or its like over a dimension: what a head starts with."""
-        return len(self.nodes) == 1 and Fact.REDUCE in self.facts
+    def opens(self) -> bool:
+        """Whether it opens what follows: padding for a map, or the mean that a head starts with."""
+        return len(self.nodes) == 1 and bool(self.facts & {Fact.REDUCE, Fact.PAD})
 
     @property
     def activation(self) -> bool:

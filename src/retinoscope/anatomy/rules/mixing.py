@@ -19,6 +19,7 @@ from retinoscope.anatomy.axes import (
     size_of,
     unknown,
 )
+from retinoscope.anatomy.einsum import parse_einsum
 from retinoscope.anatomy.facts import Fact
 from retinoscope.anatomy.flow import operation
 from retinoscope.anatomy.reader import Given, Meaning, Reader, Rule, agree, as_list, resized
@@ -129,23 +130,19 @@ def _matmul(reader: Reader, node: fx.Node, given: Given) -> Meaning:
 
 
 def _einsum(reader: Reader, node: fx.Node, given: Given) -> Meaning:
-    equation = given["equation"].replace(" ", "")
     operands = cast(Sequence[fx.Node], given["tensors"])
-    terms, out = equation.split("->") if "->" in equation else (equation, "")
+    shape = reader.flow.shape(node)
+    terms, out = parse_einsum(given["equation"], [len(reader.axes(n)) for n in operands])
+    if len(operands) != 2:
+        return reader.unknown(node)
     letters: dict[str, list[Dimension]] = {}
-    owners: dict[str, list[fx.Node]] = {}
-    if len(operands) != 2 or "..." in equation or not out:
-        reader.facts[node].add(Fact.OPAQUE)
-        return Meaning(tuple(unknown(size) for size in reader.flow.shape(node)))
-    for term, operand in zip(terms.split(","), operands, strict=True):
+    for term, operand in zip(terms, operands, strict=True):
         for letter, dimension in zip(term, reader.axes(operand), strict=True):
             letters.setdefault(letter, []).append(dimension)
-            owners.setdefault(letter, []).append(operand)
-    summed = [x for x in letters if x not in out and len(owners[x]) == 2]
+    summed = [x for x in letters if x not in out and len(letters[x]) == 2]
     mixed_a = tuple(f for x in summed for f in letters[x][0])
     mixed_b = tuple(f for x in summed for f in letters[x][1])
     _multiplied(reader, node, operands[0], operands[1], mixed_a, mixed_b)
-    shape = reader.flow.shape(node)
     axes = tuple(agree(letters[x], s) for x, s in zip(out, shape, strict=True))
     product = _product_roles(reader, operands[0], operands[1], mixed_a, mixed_b)
     return Meaning(axes, product)
@@ -162,7 +159,8 @@ def _multiplied(
         value = roles_of(a if soft[1] and not soft[0] else b) - {"?"} or roles
         weights = reader.meaning.get(left if soft[0] else right)
         from_positions = bool(weights and weights.product and weights.product & POSITIONS)
-        if value & POSITIONS:
+        similarity = weights is not None and weights.product is not None
+        if value & POSITIONS or (similarity and value <= {"?"}):
             reader.facts[node].add(Fact.ATTENTION)
         elif from_positions and "c" in value:
             reader.facts[node].add(Fact.CHANNEL_ATTENTION)
@@ -213,6 +211,7 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys((*_POOLS, "_adaptive_avg_pool2d", "max_pool2d_with_indices"), _pool),
     **dict.fromkeys((f"upsample_{how}" for how in _UPSAMPLINGS), _resample),
     **dict.fromkeys(("_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa"), _resample),
+    **dict.fromkeys(("_upsample_nearest_exact1d", "_upsample_nearest_exact2d"), _resample),
     "linear": _linear,
     "einsum": _einsum,
     "scaled_dot_product_attention": _scaled_dot_product_attention,

@@ -54,7 +54,9 @@ def _permute(reader: Reader, node: fx.Node, given: Given) -> Meaning:
 
 def _transpose(reader: Reader, node: fx.Node, given: Given) -> Meaning:
     axes = list(reader.axes(given["self"]))
-    a, b = (given["dim0"], given["dim1"]) if "dim0" in given else (0, 1)
+    a, b = cast(
+        tuple[int, int], node.args[1:3] or (0, 1)
+    )  # named differently in each of its aliases
     axes[a], axes[b] = axes[b], axes[a]
     return _moved(reader, node, axes)
 
@@ -160,6 +162,7 @@ def _pad(reader: Reader, node: fx.Node, given: Given) -> Meaning:
     axes, shape = reader.axes(reader.flow.inputs(node)[0]), reader.flow.shape(node)
     pairs = zip(axes, shape, strict=True)
     padded = [a if size_of(a) == s else resized(roles_of(a), s) for a, s in pairs]
+    reader.facts[node].add(Fact.PAD)
     return _moved(reader, node, padded)
 
 
@@ -199,8 +202,19 @@ def _im2col(reader: Reader, node: fx.Node, given: Given) -> Meaning:
         (size + 2 * p - d * (k - 1) - 1) // s + 1
         for size, k, s, p, d in zip((height, width), kernel, stride, padding, dilation, strict=True)
     )
-    around = (Factor("y", kernel[0], 0), Factor("x", kernel[1], 0))
-    return _moved(reader, node, [n, (*c, *around), (Factor("y", rows), Factor("x", columns))])
+    apart = (
+        kernel == stride
+        and dilation == (1, 1)
+        and (rows, columns)
+        == (
+            height / kernel[0],
+            width / kernel[1],
+        )
+    )  # patches side by side: rows and columns are split, not repeated
+    around = (Factor("y", kernel[0], int(apart)), Factor("x", kernel[1], int(apart)))
+    steps = kernel if apart else (1, 1)
+    places = (Factor("y", rows, steps[0]), Factor("x", columns, steps[1]))
+    return _moved(reader, node, [n, (*c, *around), places])
 
 
 def _fold(reader: Reader, node: fx.Node, given: Given) -> Meaning:
@@ -211,14 +225,17 @@ def _fold(reader: Reader, node: fx.Node, given: Given) -> Meaning:
     )
 
 
-def _index_select(reader: Reader, node: fx.Node, given: Given) -> Meaning:
-    axes, shape = reader.axes(reader.flow.inputs(node)[0]), reader.flow.shape(node)
-    if len(axes) != len(shape):
-        return reader.unknown(node)
-    pairs = zip(axes, shape, strict=True)
-    return _moved(
-        reader, node, [a if size_of(a) == s else resized(roles_of(a), s) for a, s in pairs]
-    )
+def _index(reader: Reader, node: fx.Node, given: Given) -> Meaning:
+    """Entries picked by a list: along that dimension, what stood where is no longer known."""
+    axes, shape = list(reader.axes(given["self"])), reader.flow.shape(node)
+    if "indices" in given:
+        picked = [d for d, index in enumerate(given["indices"]) if index is not None]
+    else:
+        picked = as_list(given.get("dim"))
+    if len(axes) != len(shape) or len(picked) != 1 or given["self"] not in reader.meaning:
+        return _moved(reader, node, [unknown(size) for size in shape])
+    axes[picked[0]] = unknown(shape[picked[0]])
+    return _moved(reader, node, axes)
 
 
 def _pair(value: Any) -> tuple[int, int]:
@@ -240,7 +257,7 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(("cat", "concat", "concatenate"), _cat),
     **dict.fromkeys(("pad", "constant_pad_nd"), _pad),
     **dict.fromkeys(("pixel_shuffle", "pixel_unshuffle"), _shuffle),
-    **dict.fromkeys(("index_select", "index", "gather", "repeat_interleave"), _index_select),
+    **dict.fromkeys(("index_select", "index", "gather", "repeat_interleave"), _index),
     "permute": _permute,
     "movedim": _movedim,
     "unsqueeze": _unsqueeze,

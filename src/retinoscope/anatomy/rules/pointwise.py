@@ -27,7 +27,8 @@ _POINTWISE = {
     "add", "sub", "rsub", "mul", "div", "neg", "addcmul", "addcdiv", "lerp", "floor_divide",
     "true_divide", "eq", "ne", "lt", "gt", "le", "ge", "logical_not", "logical_and", "sign",
     "masked_fill", "divide", "multiply", "subtract", "bitwise_not", "nan_to_num", "floor",
-    "ceil", "round", "copy",
+    "ceil", "round", "copy", "dropout", "feature_dropout", "alpha_dropout", "native_dropout",
+    "bernoulli",
 }  # fmt: skip
 _REDUCTIONS = {
     "mean",
@@ -50,7 +51,7 @@ def _pointwise(reader: Reader, node: fx.Node, given: Given) -> Meaning:
     name = operation(node)
     product = name in {"mul", "div", "addcmul", "multiply"} and len(made) > 1
     reader.facts[node].add(Fact.POINTWISE)
-    if name in _NONLINEAR or product:
+    if name not in _POINTWISE or product:
         reader.facts[node].add(Fact.NONLINEAR)
     axes = reader.broadcast(node, operands)
     if name in {"div", "true_divide", "divide"} and len(made) > 1:
@@ -117,6 +118,6 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(_NONLINEAR | _POINTWISE, _pointwise),
     **dict.fromkeys(_NORMS, _norm),
     **dict.fromkeys(_REDUCTIONS, _reduce),
-    **dict.fromkeys(("softmax", "_softmax"), _softmax),
+    **dict.fromkeys(("softmax", "_softmax", "log_softmax"), _softmax),
     "glu": _glu,
 }
