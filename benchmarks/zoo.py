@@ -13,8 +13,8 @@ import json
 import time
 import warnings
 from collections import Counter, defaultdict
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field
+from multiprocessing import get_context
 from pathlib import Path
 
 import timm
@@ -75,12 +75,11 @@ def collect(modules: list[str], jobs: int) -> list[Row]:
     """A row per module, from its file where there is one."""
     rows: dict[str, Row] = {}
     columns = (TextColumn("{task.description}"), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns) as progress, ProcessPoolExecutor(jobs, max_tasks_per_child=8) as pool:
+    with Progress(*columns) as progress, get_context("spawn").Pool(jobs) as pool:
         task = progress.add_task("taking models apart", total=len(modules))
-        waiting = {pool.submit(row_of, module): module for module in modules}
-        for done in as_completed(waiting):
-            rows[waiting[done]] = done.result()
-            progress.update(task, advance=1, description=waiting[done])
+        for row in pool.imap_unordered(row_of, modules):
+            rows[row.module] = row
+            progress.update(task, advance=1, description=row.module)
     return [rows[module] for module in modules]
 
 

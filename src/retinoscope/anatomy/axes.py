@@ -1,11 +1,11 @@
 """What each dimension of a tensor means, followed through reshapes without guessing.
 
 A dimension is a product of **factors**, outermost first. A factor has a role (batch ``n``, channel
-``c``, vertical ``y`` or horizontal ``x`` position, ``p`` tokens beside the grid, ``?`` unknown),
-a size, and the stride with which it steps along its axis. Cutting a map of 56 rows into windows of
-7 splits ``y56`` into ``y8`` of stride 7 and ``y7`` of stride 1; putting the windows together
-joins them again. So a grid is known exactly wherever its factors went: into the batch, side by
-side, or behind a class token.
+``c``, vertical ``y`` or horizontal ``x`` position, ``p`` tokens beside the grid, ``b`` branches
+that were stacked, ``?`` unknown), a size, and the stride with which it steps along its axis.
+Cutting a map of 56 rows into windows of 7 splits ``y56`` into ``y8`` of stride 7 and ``y7`` of
+stride 1; putting the windows together joins them again. So a grid is known exactly wherever its
+factors went: into the batch, side by side, or behind a class token.
 """
 
 from __future__ import annotations

@@ -104,7 +104,7 @@ class _Anatomist:
         pieces = Cutter(self.flow, self.facts, widths).pieces(self.graph.image, self.graph.logits)
         if not pieces:
             raise NotABackbone("Between image and answer the model does nothing.")
-        parts = _assign(pieces, [self._has_positions(piece.exit) for piece in pieces])
+        parts = _assign(pieces, [self._has_positions(piece) for piece in pieces])
         return self._in_stages(
             [self._unit(piece, kind, depth) for depth, (piece, kind) in enumerate(parts)]
         )
@@ -168,12 +168,12 @@ class _Anatomist:
     def _lens(self, piece: Piece) -> Lens | None:
         return lens(self.meaning[piece.exit].axes)
 
-    def _has_positions(self, node: fx.Node) -> bool:
-        """Whether a state is spread over positions, be their grid known or not."""
-        axes = self.meaning[node].axes
-        if lens(axes):
-            return True
-        return any(size_of(d) > 1 and not roles_of(d) & {"n", "c", "p"} for d in axes)
+    def _has_positions(self, piece: Piece) -> bool:
+        """Whether the piece's state is spread over positions, or may be, behind a block."""
+        axes = self.meaning[piece.exit].axes
+        known = {"n", "c", "p", "b"}
+        unclear = any(size_of(d) > 1 and not roles_of(d) & known for d in axes)
+        return lens(axes) is not None or (piece.block and unclear)
 
     def _positions(self, node: fx.Node) -> int:
         view = lens(self.meaning[node].axes)

@@ -154,7 +154,7 @@ def _stack(reader: Reader, node: fx.Node, given: Given) -> Meaning:
     dim = given["dim"] % len(shape)
     pieces = [reader.axes(n) for n in given["tensors"]]
     axes = _broadcast_pieces(reader, pieces, [s for d, s in enumerate(shape) if d != dim])
-    axes.insert(dim, unknown(shape[dim]))
+    axes.insert(dim, single("b", shape[dim]))
     return _moved(reader, node, axes)
 
 
