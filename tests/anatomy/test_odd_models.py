@@ -347,3 +347,10 @@ def test_images_and_maps_of_the_wrong_kind(order_one):
     state = ours.states(torch.zeros(1, 3, 160, 160))["blocks.0.mlp"]
     with pytest.raises(WrongInput, match=r"needs the shape \(1, 64, 10, 10\); got \(1, 64, 5, 5\)"):
         state.with_maps(torch.zeros(1, 64, 5, 5))
+
+
+def test_a_single_window_keeps_its_grid():
+    """Halo attention over one block: overlapping windows of which there is only one."""
+    anatomy = dissect(timm.create_model("halonet_h1"), 256)
+    assert anatomy.sketch == "AAA|A↓AA|A↓" + "A" * 9 + "|A↓AA"
+    assert [str(unit.grid) for unit in anatomy][-4:] == ["8×8", "8×8", "8×8", "None"]

@@ -108,8 +108,10 @@ def _plain(axes: Axes) -> Lens | None:
         return None
     for role in "yx":
         places[role].sort(key=lambda i: -factors[i].stride)
-        joined = join(replace(factors[i], soft=False) for i in places[role])
-        if len(joined) != 1 or not joined[0].stride:
+        several = len(places[role]) > 1  # then a factor of one entry says nothing
+        kept = [factors[i] for i in places[role] if factors[i].size > 1 or not several]
+        joined = join(replace(factor, soft=False) for factor in kept)
+        if len(joined) > 1 or not all(factor.stride for factor in joined):
             return None  # an incomplete axis, or overlapping neighbourhoods
     channels, height, width = (math.prod(factors[i].size for i in places[r]) for r in "cyx")
     order = tuple(i for role in "ncyx" for i in places[role])
