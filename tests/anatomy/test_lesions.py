@@ -114,6 +114,13 @@ class TwoTerms(torch.nn.Module):
         return self.fc(x.mean((2, 3)))
 
 
+def test_a_difference_inside_a_branch_is_one_branch(order_one):
+    """PoolFormer adds what pooling changes: x + (pool(x) - x)."""
+    ours = replay(order_one("poolformer_s12"), 64)
+    pools = ours.anatomy.where(kind="pool")
+    assert [(unit.residual, unit.note) for unit in pools] == [(True, "")] * 12
+
+
 def test_nested_sums_are_one_sum():
     model = TwoTerms()
     ours = replay(model, 16)

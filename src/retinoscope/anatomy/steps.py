@@ -123,8 +123,8 @@ class Stepper:
         With each comes whether it is added as it is, rather than subtracted or multiplied first.
         """
         for operand, as_it_is in self._summands(node):
-            nested = operand in inside and as_it_is and self._summands(operand)
-            if nested and len(self.flow.users(operand)) == 1:
+            nested = operand in inside and as_it_is and operation(operand) == "add"
+            if nested and self._summands(operand) and len(self.flow.users(operand)) == 1:
                 yield from self._terms(operand, inside)
             else:
                 yield operand, as_it_is
