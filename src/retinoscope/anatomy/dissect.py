@@ -86,6 +86,8 @@ class _Anatomist:
     lenses: dict[str, Lens | None] = field(default_factory=dict)
     unique: Unique = field(default_factory=Unique)
     counted: set[int] = field(default_factory=set)
+    views: dict[fx.Node, Lens | None] = field(default_factory=dict)
+    """How each state is seen as maps."""
     live: dict[fx.Node, tuple[str, ...]] = field(default_factory=dict)
     """Module paths of the operations that the logits are computed from."""
 
@@ -94,13 +96,13 @@ class _Anatomist:
         if self.graph.logits not in self.flow.dependent:
             raise NotABackbone("The model's answer does not depend on the image.")
         self.meaning, self.facts = meanings(self.flow)
+        self.views = {node: lens(meaning.axes) for node, meaning in self.meaning.items()}
         live = set(ancestors(self.flow, self.graph.logits, set()))
         self.live = {node: self.graph.paths[node] for node in self.flow.dependent if node in live}
 
     def units(self) -> tuple[Unit, ...]:
         """The model's units from stem to head."""
-        views = {node: lens(meaning.axes) for node, meaning in self.meaning.items()}
-        widths = {node: view.channels for node, view in views.items() if view}
+        widths = {node: view.channels for node, view in self.views.items() if view}
         pieces = Cutter(self.flow, self.facts, widths).pieces(self.graph.image, self.graph.logits)
         if not pieces:
             raise NotABackbone("Between image and answer the model does nothing.")
@@ -117,8 +119,8 @@ class _Anatomist:
         name = self.unique(
             unit_name(deciding(kind, piece.nodes, self.facts), self.graph.paths, str(kind))
         )
-        self.pieces[name], self.lenses[name] = piece, self._lens(piece)
-        view = self.lenses[name]
+        view = self.views[piece.exit]
+        self.pieces[name], self.lenses[name] = piece, view
         before = set(self.counted if counted is None else counted)
         return Unit(
             name=name,
@@ -165,24 +167,21 @@ class _Anatomist:
                 return f"merged: {len(places)} {called} with paths around each of them"
         return ""
 
-    def _lens(self, piece: Piece) -> Lens | None:
-        return lens(self.meaning[piece.exit].axes)
-
     def _has_positions(self, piece: Piece) -> bool:
         """Whether the piece's state is spread over positions, or may be, behind a block."""
         axes = self.meaning[piece.exit].axes
         known = {"n", "c", "p", "b"}
         unclear = any(size_of(d) > 1 and not roles_of(d) & known for d in axes)
-        return lens(axes) is not None or (piece.block and unclear)
+        return self.views[piece.exit] is not None or (piece.block and unclear)
 
     def _positions(self, node: fx.Node) -> int:
-        view = lens(self.meaning[node].axes)
+        view = self.views[node]
         return view.grid.height * view.grid.width if view else 0
 
     def _channels(self, node: fx.Node) -> int:
-        axes = self.meaning[node].axes
-        if view := lens(axes):
+        if view := self.views[node]:
             return view.channels
+        axes = self.meaning[node].axes
         channels = [size_of(d) for d in axes if "c" in roles_of(d)]
         return channels[0] if channels else size_of(axes[-1]) if axes else 1
 

@@ -37,7 +37,7 @@ class Meaning:
 
 
 class Reader:
-    """Carries meanings along the graph; one method per family of operations."""
+    """Carries meanings along the graph, by one rule per family of operations."""
 
     def __init__(self, flow: Flow, rules: Mapping[str, Rule]) -> None:
         self.flow = flow
@@ -136,8 +136,11 @@ def agree(candidates: Sequence[Dimension], size: int) -> Dimension:
     return soften(best) if any(map(is_soft, fitting)) else best
 
 
-def resized(roles: set[str], size: int) -> Dimension:
-    """A dimension of the same role and another size, where it had one role."""
+def resized(dimension: Dimension, size: int) -> Dimension:
+    """The dimension itself, or one of the same role and another size, where it had one role."""
+    if size_of(dimension) == size:
+        return dimension
+    roles = roles_of(dimension)
     if len(roles) == 1 and (role := next(iter(roles))) in "yxc":
         return position(role, size) if role in "yx" else single(role, size)
     return unknown(size)

@@ -25,7 +25,7 @@ from retinoscope.anatomy.flow import operation
 from retinoscope.anatomy.reader import Given, Meaning, Reader, Rule, agree, as_list, resized
 
 
-def _learned_map(reader: Reader, node: fx.Node, mixed: Dimension, learned: bool) -> Fact:
+def _learned_map(mixed: Dimension, learned: bool) -> Fact:
     """Which kind of map a contraction with a constant is, by the axis it mixes."""
     roles = roles_of(mixed)
     if roles & POSITIONS:
@@ -39,7 +39,7 @@ def _linear(reader: Reader, node: fx.Node, given: Given) -> Meaning:
         reader.facts[node].add(Fact.LINEAR)
         return Meaning(tuple(unknown(size) for size in reader.flow.shape(node)))
     axes = reader.axes(source)
-    fact = _learned_map(reader, node, axes[-1], learned=True)
+    fact = _learned_map(axes[-1], learned=True)
     reader.facts[node].add(fact)
     size = reader.flow.shape(node)[-1]
     # Positions mixed by a matrix are positions again only once they are added to such.
@@ -58,32 +58,28 @@ def _convolution(reader: Reader, node: fx.Node, given: Given) -> Meaning:
         return Meaning(tuple(unknown(size) for size in reader.flow.shape(node)))
     learned = weight in reader.flow.learned or weight in reader.flow.dependent
     if all(k == 1 for k in kernel):
-        fact = _learned_map(reader, node, axes[1], learned)
+        fact = _learned_map(axes[1], learned)
     elif roles_of(f for d in spatial for f in d) == {"c"}:
         fact = Fact.LINEAR  # a kernel that slides along channels (ECA)
     else:
         fact = Fact.CONV if learned else Fact.POOL
     reader.facts[node].add(fact)
     mapped = unknown if fact is Fact.TOKEN_MIXING else lambda size: single("c", size)
-    places = _slid(reader, spatial, sizes, kernel, _all_zero(given.get("padding")))
+    places = _slid(spatial, sizes, kernel, _all_zero(given.get("padding")))
     return Meaning(rebase((axes[0], mapped(reader.flow.shape(node)[1]), *places)))
 
 
 def _slid(
-    reader: Reader, spatial: Axes, sizes: Sequence[int], kernel: Sequence[int], bare: bool
+    spatial: Axes, sizes: Sequence[int], kernel: Sequence[int], bare: bool
 ) -> tuple[Dimension, ...]:
     """The positions that a sliding kernel leaves; none where it covers the whole map."""
     before = [size_of(d) for d in spatial]
     if bare and list(kernel) == before and max(before, default=1) > 1:
         return ((),) * len(sizes)
-    roles = [roles_of(d) for d in spatial]
-    if len(spatial) == 2 and max(kernel) > 1 and all(r <= {"?"} for r in roles):
-        roles = [{"y"}, {"x"}]  # by definition of a convolution
+    if len(spatial) == 2 and max(kernel) > 1 and all(roles_of(d) <= {"?"} for d in spatial):
+        # Rows and columns by definition of a convolution.
         spatial = (position("y", before[0]), position("x", before[1]))
-    return tuple(
-        old if size == size_of(old) else resized(role, size)
-        for old, role, size in zip(spatial, roles, sizes, strict=True)
-    )
+    return tuple(map(resized, spatial, sizes))
 
 
 def _pool(reader: Reader, node: fx.Node, given: Given) -> Meaning | list[Meaning]:
@@ -96,21 +92,13 @@ def _pool(reader: Reader, node: fx.Node, given: Given) -> Meaning | list[Meaning
         reader.facts[node].add(Fact.REDUCE)
         return Meaning((*axes[:-rank], *((),) * rank))
     reader.facts[node].add(Fact.POOL)
-    places = [
-        old if size == size_of(old) else resized(roles_of(old), size)
-        for old, size in zip(spatial, sizes, strict=True)
-    ]
-    return Meaning((*axes[:-rank], *places))
+    return Meaning((*axes[:-rank], *map(resized, spatial, sizes)))
 
 
 def _resample(reader: Reader, node: fx.Node, given: Given) -> Meaning:
     axes, shape = reader.axes(reader.flow.inputs(node)[0]), reader.flow.shape(node)
     reader.facts[node].add(Fact.RESAMPLE)
-    places = [
-        old if size == size_of(old) else resized(roles_of(old), size)
-        for old, size in zip(axes[2:], shape[2:], strict=True)
-    ]
-    return Meaning((*axes[:2], *places))
+    return Meaning((*axes[:2], *map(resized, axes[2:], shape[2:])))
 
 
 def _matmul(reader: Reader, node: fx.Node, given: Given) -> Meaning:
@@ -178,7 +166,7 @@ def _multiplied(
     else:
         data, constant = (a, right) if made[0] else (b, left)
         learned = constant in reader.flow.learned
-        reader.facts[node].add(_learned_map(reader, node, data, learned))
+        reader.facts[node].add(_learned_map(data, learned))
 
 
 def _product_roles(

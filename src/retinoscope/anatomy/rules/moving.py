@@ -134,7 +134,7 @@ def _cat(reader: Reader, node: fx.Node, given: Given) -> Meaning:
     rank = len(reader.flow.shape(node))
     pieces = [p for p in pieces if len(p) == rank]
     dim = given["dim"] % rank
-    axes = list(_broadcast_pieces(reader, pieces, reader.flow.shape(node)))
+    axes = _broadcast_pieces(pieces, reader.flow.shape(node))
     axes[dim] = concatenate([p[dim] for p in pieces])
     block = [Factor(role, step) for role in "yx" if (step := finest_step(axes, role)) > 1]
     if roles_of(axes[dim]) == {"c"} and block and size_of(tuple(block)) == len(pieces):
@@ -143,9 +143,7 @@ def _cat(reader: Reader, node: fx.Node, given: Given) -> Meaning:
     return _moved(reader, node, axes)
 
 
-def _broadcast_pieces(
-    reader: Reader, pieces: Sequence[Axes], shape: Sequence[int]
-) -> list[Dimension]:
+def _broadcast_pieces(pieces: Sequence[Axes], shape: Sequence[int]) -> list[Dimension]:
     return [agree([p[d] for p in pieces], size) for d, size in enumerate(shape)]
 
 
@@ -153,17 +151,15 @@ def _stack(reader: Reader, node: fx.Node, given: Given) -> Meaning:
     shape = reader.flow.shape(node)
     dim = given["dim"] % len(shape)
     pieces = [reader.axes(n) for n in given["tensors"]]
-    axes = _broadcast_pieces(reader, pieces, [s for d, s in enumerate(shape) if d != dim])
+    axes = _broadcast_pieces(pieces, [s for d, s in enumerate(shape) if d != dim])
     axes.insert(dim, single("b", shape[dim]))
     return _moved(reader, node, axes)
 
 
 def _pad(reader: Reader, node: fx.Node, given: Given) -> Meaning:
     axes, shape = reader.axes(reader.flow.inputs(node)[0]), reader.flow.shape(node)
-    pairs = zip(axes, shape, strict=True)
-    padded = [a if size_of(a) == s else resized(roles_of(a), s) for a, s in pairs]
     reader.facts[node].add(Fact.PAD)
-    return _moved(reader, node, padded)
+    return _moved(reader, node, list(map(resized, axes, shape)))
 
 
 def _shuffle(reader: Reader, node: fx.Node, given: Given) -> Meaning:
