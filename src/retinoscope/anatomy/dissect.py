@@ -60,13 +60,14 @@ def take_apart(
     output: str | None = None,
     name: str | None = None,
     images: int = 2,
+    before: nn.Module | None = None,
 ) -> Dissection:
     """The anatomy of ``model``, with the parts of the graph that it describes.
 
     ``images`` is the number of images the graph is made with; it only matters for models whose
-    code depends on it.
+    code depends on it. ``before`` is done to the images first and belongs to the first unit.
     """
-    graph = export(model, example, output, images)
+    graph = export(model, example, output, images, before)
     _, channels, height, width = Flow(graph).shape(graph.image)
     anatomist = _Anatomist(graph)
     units = anatomist.units()

@@ -59,7 +59,13 @@ class Graph:
         return int(size.node.expr) if size.node.expr.is_number else None
 
 
-def export(model: nn.Module, example: Example, output: str | None = None, images: int = 2) -> Graph:
+def export(
+    model: nn.Module,
+    example: Example,
+    output: str | None = None,
+    images: int = 2,
+    before: nn.Module | None = None,
+) -> Graph:
     """The graph of ``model`` on images like ``example``; the model is left as it was.
 
     Args:
@@ -67,9 +73,10 @@ def export(model: nn.Module, example: Example, output: str | None = None, images
         example: A batch (N, C, H, W), or an image size.
         output: Which entry of a dict or tuple output holds the logits; found if not given.
         images: How many to make the graph with. With one, it would hold for one only.
+        before: What is done to the images first, such as their normalisation; part of the graph.
     """
     image = as_batch(model, example, images)
-    chooser = _Chooser(model, output)
+    chooser = _Chooser(model, output, before)
     _try(model, chooser, image)
     with at_rest(model), quiet():
         try:
@@ -82,15 +89,18 @@ def export(model: nn.Module, example: Example, output: str | None = None, images
 
 
 class _Chooser(nn.Module):
-    """The model, followed by the choice of its logits."""
+    """The model between what is done to its images first and the choice of its logits."""
 
-    def __init__(self, model: nn.Module, output: str | None) -> None:
+    def __init__(self, model: nn.Module, output: str | None, before: nn.Module | None) -> None:
         super().__init__()
         self.model = model
         self.output = output
+        self.before = before
         self.training = False
 
     def forward(self, image: Tensor) -> Tensor:
+        if self.before is not None:
+            image = self.before(image)
         return choose_logits(self.model(image), self.output)
 
 

@@ -262,14 +262,22 @@ class _Fitted(nn.Module):
 
 
 def replay(
-    model: nn.Module, example: Example = 224, *, output: str | None = None, name: str | None = None
+    model: nn.Module,
+    example: Example = 224,
+    *,
+    output: str | None = None,
+    name: str | None = None,
+    before: nn.Module | None = None,
 ) -> Replay:
-    """Take ``model`` apart and keep the parts ready to run; arguments as for ``dissect``."""
+    """Take ``model`` apart and keep the parts ready to run; arguments as for ``dissect``.
+
+    ``before`` is done to the images first, such as their normalisation, as part of the stem.
+    """
 
     def again(images: int) -> Dissection:
-        return take_apart(model, example, output=output, name=name, images=images)
+        return take_apart(model, example, output=output, name=name, images=images, before=before)
 
-    return Replay(take_apart(model, example, output=output, name=name), again)
+    return Replay(again(2), again)
 
 
 def _with_inner(unit: Unit) -> list[Unit]:

@@ -15,7 +15,7 @@ import importlib.util
 import inspect
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,10 @@ import torch
 from torch import nn
 
 from retinoscope.core.errors import UnknownModel, WeightsUnavailable, did_you_mean, first_line
+from retinoscope.core.preprocessing import Preprocessing
 from retinoscope.core.specification import Specification
 from retinoscope.models.checkpoint import load_weights, state_hash
+from retinoscope.models.preprocessing import from_timm, from_torchvision, from_transformers
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,10 @@ class LoadedModel:
     """A tag, a file and its hash, or ``untrained, seed 0``."""
     image: tuple[int, int, int]
     """Channels, height and width of the images it is made for."""
+    preprocessing: Preprocessing = field(default_factory=Preprocessing)
+    """How it wants its images, by its own published configuration."""
+    classes: tuple[str, ...] | None = None
+    """The names of its answers, where the model itself says so."""
 
 
 def load_model(
@@ -65,7 +71,7 @@ def load_model(
     called = built.weights or f"untrained, seed {seed}"
     if weights is not None:
         called = load_weights(model, Path(weights), allow_pickle)
-    return LoadedModel(name, model, called, built.image)
+    return LoadedModel(name, model, called, built.image, built.preprocessing, built.classes)
 
 
 @dataclass(frozen=True)
@@ -74,6 +80,8 @@ class _Built:
     weights: str | None
     """None for random ones."""
     image: tuple[int, int, int]
+    preprocessing: Preprocessing
+    classes: tuple[str, ...] | None = None
 
 
 Builder = Callable[[str, Mapping[str, Any], bool], _Built]
@@ -92,6 +100,8 @@ def _source(specification: Specification) -> tuple[str, Builder]:
 
 def _build_timm(name: str, options: Mapping[str, Any], pretrained: bool) -> _Built:
     import timm
+
+    import retinoscope.models.cifar  # noqa: F401 (registers its models with timm)
 
     architecture, _, tag = name.partition(".")
     if not timm.is_model(architecture):
@@ -115,7 +125,8 @@ def _build_timm(name: str, options: Mapping[str, Any], pretrained: bool) -> _Bui
     if size is not None:
         height, width = (size, size) if isinstance(size, int) else size
     used = f"{architecture}.{configuration['tag']}" if configuration.get("tag") else architecture
-    return _Built(model, f"timm {used}" if pretrained else None, (channels, height, width))
+    image = (channels, height, width)
+    return _Built(model, f"timm {used}" if pretrained else None, image, from_timm(model, image))
 
 
 def _build_torchvision(name: str, options: Mapping[str, Any], pretrained: bool) -> _Built:
@@ -135,7 +146,17 @@ def _build_torchvision(name: str, options: Mapping[str, Any], pretrained: bool) 
         f"torchvision:{name}", lambda: models.get_model(name, weights=chosen, **options), pretrained
     )
     size = options.get("image_size") or _crop(default)
-    return _Built(model, f"torchvision {default}" if pretrained else None, (3, size, size))
+    image = (3, size, size)
+    used = f"torchvision {default}" if pretrained else None
+    names = default.meta.get("categories") if default is not None else None
+    asked = "num_classes" in options
+    return _Built(
+        model,
+        used,
+        image,
+        from_torchvision(default, image),
+        tuple(names) if names and not asked else None,
+    )
 
 
 def _crop(weights: Any) -> int:
@@ -168,7 +189,11 @@ def _build_transformers(path: str, options: Mapping[str, Any], pretrained: bool)
     size = getattr(configuration, "image_size", 224)
     height, width = (size, size) if isinstance(size, int) else size
     used = f"transformers {path}" if pretrained else None
-    return _Built(model, used, (getattr(configuration, "num_channels", 3), height, width))
+    image = (getattr(configuration, "num_channels", 3), height, width)
+    names = getattr(configuration, "id2label", None) or {}
+    given = tuple(names[place] for place in sorted(names))
+    unnamed = all(str(name).startswith("LABEL_") for name in given)
+    return _Built(model, used, image, from_transformers(path, image), None if unnamed else given)
 
 
 def _build_from_file(name: str, options: Mapping[str, Any], pretrained: bool) -> _Built:
@@ -197,7 +222,9 @@ def _build_from_file(name: str, options: Mapping[str, Any], pretrained: bool) ->
         raise UnknownModel(f"{name} returned {type(model).__name__}, not an nn.Module.")
     size = options.get("img_size", options.get("image_size", 224))
     height, width = (size, size) if isinstance(size, int) else size
-    return _Built(model, f"{path.name}:{function}, weights {state_hash(model)}", (3, height, width))
+    image = (3, height, width)
+    called = f"{path.name}:{function}, weights {state_hash(model)}"
+    return _Built(model, called, image, from_timm(model, image))
 
 
 def _import(path: Path) -> Any:

@@ -1,0 +1,123 @@
+"""The ResNets for images of 32 × 32 pixels (He et al., 2016, arXiv:1512.03385, section 4.2).
+
+Three stages of 16, 32 and 64 channels behind one convolution; n blocks a stage make 6n + 2 layers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
+from torch import Tensor, nn
+
+MEAN = (0.4914, 0.4822, 0.4465)
+STD = (0.2470, 0.2435, 0.2616)
+"""Of CIFAR-10's training images."""
+
+
+class Block(nn.Module):
+    """Two 3×3 convolutions and a skip, projected where the shape changes."""
+
+    def __init__(self, channels: int, out: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(channels, out, 3, stride, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(out)
+        self.act1 = nn.ReLU(inplace=True)
+        self.conv2 = nn.Conv2d(out, out, 3, 1, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(out)
+        self.act2 = nn.ReLU(inplace=True)
+        self.downsample = nn.Identity()
+        if stride != 1 or channels != out:
+            projection = nn.Conv2d(channels, out, 1, stride, bias=False)
+            self.downsample = nn.Sequential(projection, nn.BatchNorm2d(out))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The state after the block."""
+        branch = self.bn2(self.conv2(self.act1(self.bn1(self.conv1(x)))))
+        return self.act2(branch + self.downsample(x))
+
+
+class CifarResNet(nn.Module):
+    """Three stages of residual blocks, pooled and classified."""
+
+    def __init__(
+        self,
+        depth: int = 20,
+        num_classes: int = 10,
+        in_chans: int = 3,
+        widths: tuple[int, ...] = (16, 32, 64),
+        global_pool: str = "avg",
+        drop_rate: float = 0.0,
+    ) -> None:
+        super().__init__()
+        if (depth - 2) % 6:
+            raise ValueError(f"A CIFAR ResNet has 6n + 2 layers; got {depth}.")
+        self.num_classes = num_classes
+        self.num_features = self.head_hidden_size = widths[-1]
+        self.drop_rate = drop_rate
+        self.conv1 = nn.Conv2d(in_chans, widths[0], 3, 1, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(widths[0])
+        self.act1 = nn.ReLU(inplace=True)
+        channels, self.feature_info = widths[0], []
+        for stage, width in enumerate(widths):
+            first = Block(channels, width, 1 if stage == 0 else 2)
+            rest = [Block(width, width, 1) for _ in range((depth - 2) // 6 - 1)]
+            self.add_module(f"layer{stage + 1}", nn.Sequential(first, *rest))
+            self.feature_info.append(
+                {"num_chs": width, "reduction": 2**stage, "module": f"layer{stage + 1}"}
+            )
+            channels = width
+        self.stages = [f"layer{stage + 1}" for stage in range(len(widths))]
+        self.reset_classifier(num_classes, global_pool)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+    def get_classifier(self) -> nn.Module:
+        """The last linear map."""
+        return self.fc
+
+    def reset_classifier(self, num_classes: int, global_pool: str = "avg") -> None:
+        """Another head; the rest stays."""
+        self.num_classes = num_classes
+        pooled = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(1))
+        self.global_pool = pooled if global_pool else nn.Identity()
+        self.fc = nn.Linear(self.num_features, num_classes) if num_classes else nn.Identity()
+
+    def forward_features(self, x: Tensor) -> Tensor:
+        """The last maps."""
+        x = self.act1(self.bn1(self.conv1(x)))
+        for stage in self.stages:
+            x = self.get_submodule(stage)(x)
+        return x
+
+    def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
+        """Maps to logits."""
+        x = self.global_pool(x)
+        if self.drop_rate:
+            x = torch.dropout(x, self.drop_rate, self.training)
+        return x if pre_logits else self.fc(x)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Images to logits."""
+        return self.forward_head(self.forward_features(x))
+
+
+_CFG: dict[str, Any] = {
+    "url": "", "num_classes": 10, "input_size": (3, 32, 32), "pool_size": (8, 8), "crop_pct": 1.0,
+    "interpolation": "bicubic", "mean": MEAN, "std": STD, "first_conv": "conv1", "classifier": "fc",
+}  # fmt: skip
+default_cfgs = generate_default_cfgs({"resnet20_cifar": _CFG})
+
+
+@register_model
+def resnet20_cifar(pretrained: bool = False, **kwargs: Any) -> CifarResNet:
+    """0.27 M parameters."""
+    return build_model_with_cfg(
+        CifarResNet,
+        "resnet20_cifar",
+        pretrained,
+        feature_cfg={"out_indices": (0, 1, 2)},
+        **kwargs,
+    )
