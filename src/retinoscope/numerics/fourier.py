@@ -1,0 +1,123 @@
+"""Log amplitudes of maps at true frequencies, along the diagonal of the spectrum or over rings.
+
+A map of H × W positions has amplitudes at the frequencies 2πk/H rad/px; on a square map, the
+diagonal holds those with the same frequency along rows and columns.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+Direction = Literal["diagonal", "radial"]
+
+_FLOOR = 1e-6
+"""Added to amplitudes before the logarithm (Park & Kim, 2022): a dead map has no logarithm."""
+
+
+def frequencies(height: int, width: int) -> np.ndarray:
+    """The frequencies at which a map is described, from 0 to at most π rad/px.
+
+    They are those of the shorter side. An odd side does not reach π.
+
+    Example:
+        >>> (frequencies(4, 4) / math.pi).tolist()
+        [0.0, 0.5, 1.0]
+        >>> len(frequencies(7, 9))
+        4
+    """
+    side = min(height, width)
+    return 2 * math.pi * np.arange(side // 2 + 1) / side
+
+
+def log_amplitudes(maps: Tensor, direction: Direction = "diagonal") -> Tensor:
+    """Log amplitude of maps (N, C, H, W) at :func:`frequencies`, averaged over channels: (N, K)."""
+    height, width = maps.shape[-2:]
+    if direction == "radial":
+        return _radial(maps)
+    return _square_diagonal(maps) if height == width else _diagonal(maps)
+
+
+def _square_diagonal(maps: Tensor) -> Tensor:
+    """The diagonal of the spectrum as one product with a small basis: no full transform is made.
+
+    The mean is taken out first: it would drown the small amplitudes in rounding.
+    """
+    side = maps.shape[-1]
+    basis = _basis(side, maps.dtype, maps.device)
+    flat = maps.flatten(2)
+    mean = flat.mean(-1, keepdim=True)
+    centred = flat - mean
+    if flat.is_contiguous():
+        waves = centred @ basis
+        channels, parts = 1, waves.chunk(2, -1)
+    else:  # channels last, as tokens are: the other order needs no copy
+        waves = basis.T @ centred.transpose(1, 2)
+        channels, parts = 2, waves.chunk(2, 1)
+    amplitude = torch.hypot(*parts) if maps.dtype == torch.float64 else _modulus(*parts)
+    log = amplitude.add_(_FLOOR).log_().mean(channels)
+    constant = (mean[..., 0].abs() * side**2).add_(_FLOOR).log_().mean(1, keepdim=True)
+    return torch.cat([constant, log], 1)
+
+
+def _modulus(real: Tensor, imaginary: Tensor) -> Tensor:
+    return real.square().addcmul_(imaginary, imaginary).sqrt_()
+
+
+@lru_cache(maxsize=64)
+def _basis(side: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Cosines and sines (side², 2K) of the diagonal's frequencies without 0, in that order."""
+    order = torch.arange(1, side // 2 + 1)
+    place = torch.arange(side)
+    # Reduced modulo the side first, so that large multiples lose no digits.
+    phase = (order[:, None, None] * (place[:, None] + place)) % side
+    angle = 2 * math.pi * phase.double() / side
+    return torch.cat([angle.cos(), -angle.sin()]).flatten(1).T.to(device, dtype).contiguous()
+
+
+def _diagonal(maps: Tensor) -> Tensor:
+    """The diagonal of a rectangular spectrum: between two bins of the longer side, interpolated."""
+    height, width = maps.shape[-2:]
+    log = _spectrum(maps).mean(1)
+    if height > width:
+        log = log.transpose(1, 2)
+    short, long = sorted((height, width))
+    order = torch.arange(short // 2 + 1, device=maps.device)
+    place = order.double() * long / short
+    low = place.floor().long()
+    share = (place - low).to(maps.dtype)
+    high = (low + 1).clamp_max(long - 1)
+    return log[:, order, low] * (1 - share) + log[:, order, high] * share
+
+
+def _radial(maps: Tensor) -> Tensor:
+    """Means over rings of equal width around frequency 0, up to π; corners beyond are left out."""
+    height, width = maps.shape[-2:]
+    ring, count = _rings(height, width, maps.device)
+    log = _spectrum(maps).mean(1).flatten(1)
+    sums = torch.zeros(len(maps), len(count) + 1, dtype=log.dtype, device=log.device)
+    sums.index_add_(1, ring, log)
+    return sums[:, :-1] / count
+
+
+@lru_cache(maxsize=64)
+def _rings(height: int, width: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """The ring of each bin of the spectrum, one too many for corners, and how many bins each has.
+
+    Rings lie at the frequencies of the shorter side and are as wide as these are apart.
+    """
+    side = min(height, width)
+    rows, columns = (torch.fft.fftfreq(n, dtype=torch.float64) * side for n in (height, width))
+    radius = torch.hypot(rows[:, None], columns[None]).add(1e-9).round().long()
+    last = side // 2 + 1
+    ring = radius.clamp_max(last).flatten()
+    return ring.to(device), torch.bincount(ring, minlength=last + 1)[:-1].to(device)
+
+
+def _spectrum(maps: Tensor) -> Tensor:
+    return torch.fft.fft2(maps).abs().add_(_FLOOR).log_()
