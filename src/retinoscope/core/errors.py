@@ -50,6 +50,22 @@ class UnreadableFile(RetinoscopeError, ValueError):
     """A file is damaged, of another version, or not what it should be."""
 
 
+class NotApplicable(RetinoscopeError):
+    """A probe needs what a subject does not have; the report says so in its place."""
+
+
+class NotDeterministic(RetinoscopeError):
+    """Two passes over the same images differ, so nothing measured would repeat."""
+
+
+class RunFolderError(RetinoscopeError):
+    """A run folder cannot be used: read-only, full, in use, or not a run folder."""
+
+
+class UnknownProbe(RetinoscopeError, LookupError):
+    """No probe or setting of that name exists."""
+
+
 class UnknownUnit(RetinoscopeError, LookupError):
     """A name was asked for that the anatomy does not hold."""
 

@@ -6,6 +6,9 @@ import os
 import tempfile
 from pathlib import Path
 
+TEMPORARY = ".unfinished"
+"""How the name of a file ends while it is being written."""
+
 
 def write_atomically(path: Path, content: str | bytes) -> None:
     """Write ``content`` to ``path``: a reader sees the old file or the new one, never a part.
@@ -14,7 +17,9 @@ def write_atomically(path: Path, content: str | bytes) -> None:
     """
     data = content.encode() if isinstance(content, str) else content
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    descriptor, temporary = tempfile.mkstemp(
+        dir=path.parent, prefix=f".{path.name[:100]}.", suffix=TEMPORARY
+    )
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)

@@ -1,0 +1,145 @@
+"""What is studied: a model in eval mode, its anatomy, its images and its loss."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from retinoscope.core.errors import NotApplicable, RetinoscopeError
+from retinoscope.core.probe import Needs
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+    from torch import Tensor, nn
+
+    from retinoscope.anatomy.replay import Replay
+    from retinoscope.core.anatomy import Anatomy
+
+
+class SetAside(NamedTuple):
+    """An image that could not be read, and why."""
+
+    image: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Some images of a split in pixel space, with what is known about them."""
+
+    images: Tensor
+    """(N, C, H, W) in [0, 1]; normalisation is the model's first step."""
+    indices: tuple[int, ...]
+    """Their places in the split."""
+    labels: Tensor | None = None
+    """(N,) in the model's own classes; None where there are none."""
+    targets: Tensor | None = None
+    """(N, K), where augmentation has made the labels soft."""
+    set_aside: tuple[SetAside, ...] = ()
+    """Images that were asked for and could not be read."""
+
+
+class Split(Protocol):
+    """A fixed, ordered list of images that repeats exactly."""
+
+    @property
+    def labelled(self) -> bool:
+        """Whether the labels are there, and in the model's own classes."""
+        ...
+
+    @property
+    def unlabelled_because(self) -> str:
+        """Why they are not; empty if they are."""
+        ...
+
+    @property
+    def attributes(self) -> Mapping[str, np.ndarray]:
+        """Further facts about each image by name."""
+        ...
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes when any image, label or preparation does."""
+        ...
+
+    @property
+    def protocol(self) -> Mapping[str, Any]:
+        """What the images are and how they were prepared, as plain values."""
+        ...
+
+    def __len__(self) -> int: ...
+
+    def batches(self, indices: Sequence[int], size: int, workers: int = 0) -> Iterator[Batch]:
+        """The images of these places, ``size`` at a time; the same for any number of workers."""
+        ...
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model with all that a probe may ask of it. Its batches repeat exactly."""
+
+    name: str
+    backbone: nn.Module
+    """The model as it was loaded; it takes normalised images."""
+    model: nn.Module
+    """The same behind its normalisation: it takes images in [0, 1]."""
+    replay: Replay
+    """The same as a chain of units; it takes images in [0, 1] too."""
+    splits: Mapping[tuple[str, bool], Split]
+    """By name, and whether augmented as in training."""
+    weights: str
+    """A tag, a file and its hash, or ``untrained, seed 0``."""
+    fingerprint: str
+    """Changes when architecture, weights, normalisation or precision do."""
+    weight_decay: float = 0.0
+    """As in training: probes of the loss add it, and report it apart."""
+    seed: int = 0
+    batch: int = 64
+    workers: int = 0
+    protocol: Mapping[str, Any] = field(default_factory=dict)
+    """Facts for the reader: precision, device, versions."""
+    specification: Any = None
+    """From which another process rebuilds the subject; None if it was made from live objects."""
+    load_another: Callable[[str], Subject] | None = None
+
+    @property
+    def anatomy(self) -> Anatomy:
+        """The model's units."""
+        return self.replay.anatomy
+
+    def split(self, needs: Needs) -> Split:
+        """The images a probe asks for; says what exists where they do not."""
+        if (found := self.splits.get((needs.split, needs.augmented))) is None:
+            existing = ", ".join(f"{n}{' (augmented)' * a}" for n, a in self.splits) or "none"
+            raise NotApplicable(
+                f"needs the split {needs.split!r}{' augmented' * needs.augmented}; "
+                f"the data have: {existing}"
+            )
+        if needs.labels and not found.labelled:
+            raise NotApplicable(f"needs labels; {found.unlabelled_because}")
+        return found
+
+    def another(self, name: str) -> Subject:
+        """A further subject on the same images: a second model, a member, a snapshot."""
+        if self.load_another is None:
+            raise RetinoscopeError(
+                f"The probe names another subject, {name!r}, but {self.name} was made from live "
+                "objects. Give the others as well: load_subject(…, others={name: module})"
+            )
+        return self.load_another(name)
+
+    def loss(self, logits: Tensor, batch: Batch) -> Tensor:
+        """Mean negative log-likelihood of the batch, without weight decay."""
+        from torch.nn.functional import cross_entropy
+
+        target = batch.labels if batch.targets is None else batch.targets
+        if target is None:
+            raise NotApplicable("needs labels; these images have none")
+        return cross_entropy(logits, target)
+
+    def to_device(self, images: Tensor) -> Tensor:
+        """The images where the model is, in the precision it works in."""
+        like: torch.Tensor | None = next(self.model.parameters(), None)
+        return images if like is None else images.to(like.device, like.dtype)

@@ -1,0 +1,228 @@
+"""How much high frequency each unit lets through (Park & Kim, 2022, arXiv:2202.06709, figs 2a, 8).
+
+The log amplitude of a unit's maps at each frequency, less that at frequency 0, averaged over
+channels and images. A unit that lowers it at high frequencies is a low-pass filter; the paper finds
+that attention is one, and that convolutions and MLPs are the opposite.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from retinoscope.core.anatomy import Anatomy
+from retinoscope.core.coverage import covered
+from retinoscope.core.probe import Needs, Partial
+from retinoscope.core.result import Result, axes
+from retinoscope.core.unit import Unit
+
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class FourierResult(Result):
+    """``log_amplitude[u, k]``: unit u at ``frequency[u, k]``, less the same unit at frequency 0.
+
+    Units have as many frequencies as their maps allow; the rest of a row is NaN. A step is a unit's
+    curve less that of its input, at the same frequency in radians per pixel of each map; below 0
+    the unit lowers that frequency. Errors are standard errors over images.
+    """
+
+    probe: ClassVar[str] = "fourier"
+    schema: ClassVar[int] = 1
+
+    units: tuple[str, ...]
+    kinds: tuple[str, ...]
+    stages: tuple[int | None, ...]
+    subsamples: tuple[bool, ...]
+    images: int
+    skipped: tuple[tuple[str, str], ...]
+    """Units that could not be measured, and why."""
+    frequency: np.ndarray = axes("unit", "frequency", unit="π rad/px", figure=False)
+    log_amplitude: np.ndarray = axes(
+        "unit", "frequency", unit="Δ log amplitude", x="frequency", error="log_amplitude_error",
+        title="Relative log amplitude of each unit's maps, by frequency",
+    )  # fmt: skip
+    log_amplitude_error: np.ndarray = axes("unit", "frequency", unit="standard error", figure=False)
+    high: np.ndarray = axes(
+        "unit", unit="Δ log amplitude", error="high_error",
+        title="Relative log amplitude at the highest frequency, by depth",
+    )  # fmt: skip
+    high_error: np.ndarray = axes("unit", unit="standard error", figure=False)
+    high_step: np.ndarray = axes(
+        "unit", unit="Δ log amplitude, output − input", error="high_step_error",
+        title="What each unit does to the highest frequency: below 0 it is a low-pass filter",
+    )  # fmt: skip
+    high_step_error: np.ndarray = axes("unit", unit="standard error", figure=False)
+    step: np.ndarray = axes(
+        "unit", "frequency", unit="Δ log amplitude, output − input", x="frequency",
+        error="step_error", title="What each unit does to each frequency", figure=False,
+    )  # fmt: skip
+    step_error: np.ndarray = axes("unit", "frequency", unit="standard error", figure=False)
+
+
+@dataclass(frozen=True)
+class Fourier:
+    """Relative log amplitude of feature maps after every unit."""
+
+    result: ClassVar[type[Result]] = FourierResult
+    schema: ClassVar[int] = 1
+    question: ClassVar[str] = "Which units pass high frequencies on, and which smooth them away?"
+    reading: ClassVar[str] = (
+        "Curves that fall steeply belong to smooth maps. A unit whose point lies lower than the "
+        "one before it has removed high frequencies: it is a low-pass filter. Park & Kim (2022) "
+        "find that attention lowers the curve and that convolutions and MLPs raise it."
+    )
+
+    direction: Literal["diagonal", "radial"] = field(
+        default="diagonal",
+        metadata={"help": "Along the diagonal of the spectrum, or averaged over rings."},
+    )
+    bands: int | None = field(
+        default=None,
+        metadata={
+            "help": "Give all units this many common frequencies from 0 to π, interpolated; "
+            "each its own if not given."
+        },
+    )
+    axis: Literal["true", "paper"] = field(
+        default="true",
+        metadata={
+            "help": "True frequencies 2πk/H up to π; or as in the paper's code, which leaves out "
+            "the highest of even maps and calls the next one π."
+        },
+    )
+
+    def __post_init__(self) -> None:
+        if self.bands is not None and self.bands < 2:
+            raise ValueError(f"bands must be 2 or more, from 0 to π; got {self.bands}.")
+
+    @property
+    def needs(self) -> Needs:
+        """Images, with or without labels."""
+        return Needs()
+
+    def watch(self, unit: Unit, maps: Tensor) -> Tensor:
+        """Each image's curve (N, K), less its value at frequency 0."""
+        from retinoscope.numerics.fourier import log_amplitudes
+
+        log = log_amplitudes(maps, self.direction)
+        return log - log[:, :1]
+
+    def gather(self, anatomy: Anatomy, rows: Mapping[str, np.ndarray]) -> Partial:
+        """Means over the images of a shard: of each unit's curve, and of its step."""
+        from retinoscope.numerics.running import Mean
+
+        partial: dict[str, Any] = {}
+        before: tuple[np.ndarray, np.ndarray] | None = None
+        for unit in anatomy:
+            if unit.name not in rows:
+                before = None
+                continue
+            frequency, curves = self._curves(unit, rows[unit.name])
+            step = curves - (_interpolated(frequency, *before) if before else float("nan"))
+            partial |= Mean.of(curves).to_arrays(f"{unit.name}/level")
+            partial |= Mean.of(step).to_arrays(f"{unit.name}/step")
+            before = frequency, curves
+        return partial
+
+    def combine(self, anatomy: Anatomy, partials: Sequence[Partial]) -> FourierResult:
+        """Means over all images, on the true frequency axis of each unit."""
+        import numpy as np
+
+        from retinoscope.numerics.running import Mean
+
+        measured = [u for u in anatomy if any(f"{u.name}/level.count" in p for p in partials)]
+        level, step = (
+            [Mean.merge_arrays(partials, f"{unit.name}/{what}") for unit in measured]
+            for what in ("level", "step")
+        )
+        levels, level_errors = _padded(m.value for m in level), _padded(m.error for m in level)
+        steps, step_errors = _padded(m.value for m in step), _padded(m.error for m in step)
+        highest = _last_number(levels)
+        rows = np.arange(len(measured))
+        return FourierResult(
+            **covered(anatomy, {unit.name for unit in measured}),
+            images=max((mean.count for mean in level), default=0),
+            frequency=_padded(self._frequencies(unit) / np.pi for unit in measured),
+            log_amplitude=levels,
+            log_amplitude_error=level_errors,
+            high=levels[rows, highest],
+            high_error=level_errors[rows, highest],
+            high_step=steps[rows, highest],
+            high_step_error=step_errors[rows, highest],
+            step=steps,
+            step_error=step_errors,
+        )
+
+    def _frequencies(self, unit: Unit) -> np.ndarray:
+        """Of a unit's curve, in radians per pixel."""
+        import numpy as np
+
+        from retinoscope.numerics.fourier import frequencies
+
+        own = self._own(unit)
+        if self.bands is None:
+            return own
+        common = np.linspace(0, np.pi, self.bands)
+        return np.where(common <= frequencies(*_resolution(unit))[-1] + 1e-9, common, np.nan)
+
+    def _own(self, unit: Unit) -> np.ndarray:
+        import numpy as np
+
+        from retinoscope.numerics.fourier import frequencies
+
+        own = frequencies(*_resolution(unit))
+        if self.axis == "true":
+            return own
+        kept = (min(_resolution(unit)) + 1) // 2
+        return np.linspace(0, np.pi, kept) if kept > 1 else np.zeros(1)
+
+    def _curves(self, unit: Unit, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The frequencies and the curves of each image at them."""
+        own = self._own(unit)
+        rows = rows[:, : len(own)]
+        if self.bands is None:
+            return own, rows
+        frequency = self._frequencies(unit)
+        return frequency, _interpolated(frequency, own, rows)
+
+
+def _resolution(unit: Unit) -> tuple[int, int]:
+    assert unit.grid is not None  # only units with a grid are watched
+    return unit.grid.resolution
+
+
+def _interpolated(at: np.ndarray, frequency: np.ndarray, curves: np.ndarray) -> np.ndarray:
+    """Curves (N, K) at other frequencies; NaN beyond the highest."""
+    import numpy as np
+
+    known = np.isfinite(frequency)
+    frequency, curves = frequency[known], curves[:, known]
+    if len(frequency) < 2:
+        return np.where(at == 0, curves[:, :1], np.nan) if len(frequency) else curves
+    place = np.clip(np.searchsorted(frequency, at, side="right") - 1, 0, len(frequency) - 2)
+    share = (at - frequency[place]) / (frequency[place + 1] - frequency[place])
+    values = curves[:, place] * (1 - share) + curves[:, place + 1] * share
+    return np.where(at <= frequency[-1] + 1e-9, values, np.nan)
+
+
+def _padded(rows: Iterable[np.ndarray]) -> np.ndarray:
+    """Rows of unequal length as one array, filled up with NaN."""
+    import numpy as np
+
+    listed = list(rows)
+    table = np.full((len(listed), max(map(len, listed), default=0)), np.nan)
+    for place, row in enumerate(listed):
+        table[place, : len(row)] = row
+    return table
+
+
+def _last_number(table: np.ndarray) -> np.ndarray:
+    """The place of the last number of each row; what follows is NaN."""
+    import numpy as np
+
+    return table.shape[1] - 1 - np.argmax(np.isfinite(table)[:, ::-1], axis=1)

@@ -1,0 +1,116 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import retinoscope
+from retinoscope.probes.fourier import Fourier
+from retinoscope.run.subject import load_subject
+
+
+class Blur(nn.Module):
+    """Two taps either way round the border: |cos(ω/2)|² along the diagonal."""
+
+    def forward(self, x):
+        return sum(x.roll((i, j), (2, 3)) for i in (0, 1) for j in (0, 1)) / 4
+
+
+class Blurring(nn.Module):
+    """A stem, a residual block that does nothing, and one whose sum is a blur of its input."""
+
+    def __init__(self, channels: int = 8) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, channels, 3, padding=1, padding_mode="circular")
+        self.keep = nn.Conv2d(channels, channels, 1)
+        self.mix = nn.Conv2d(channels, channels, 2, padding=1, bias=False, groups=channels)
+        self.head = nn.Linear(channels, 10)
+
+    def forward(self, x):
+        x = self.stem(x)
+        x = x + self.keep(x)
+        wrapped = torch.cat([x, x[:, :, :1]], 2)
+        wrapped = torch.cat([wrapped, wrapped[..., :1]], 3)
+        x = x + nn.functional.conv2d(wrapped, self.mix.weight, groups=x.shape[1])
+        return self.head(x.mean((2, 3)))
+
+
+@pytest.fixture
+def blurring():
+    """The second block adds (blur - identity), so that its output is exactly the blur."""
+    model = Blurring().double().eval()
+    with torch.no_grad():
+        model.keep.weight.zero_()
+        model.keep.bias.zero_()
+        model.mix.weight.fill_(0.25)
+        model.mix.weight[:, :, 0, 0] -= 1
+    return load_subject(model, "cues", name="blurring", size=(16, 16), images=20)
+
+
+def test_a_unit_that_blurs_has_the_blurs_closed_form_as_its_step(blurring):
+    found = retinoscope.measure(Fourier(), blurring)
+    assert found.kinds[-1] == "conv"
+    step = found.step[-1]
+    omega = np.pi * found.frequency[-1]
+    expected = np.log(np.cos(omega[:-1] / 2) ** 2)
+    np.testing.assert_allclose(step[:-1], expected, atol=1e-3)  # 1e-6 added to small amplitudes
+    assert found.high_step[-1] < -5
+    # A unit that does nothing has a step of exactly nothing.
+    np.testing.assert_array_equal(found.step[1], 0)
+
+
+def test_frequencies_are_true(subject_of):
+    found = retinoscope.measure(Fourier(), subject_of("resnet18", images=2, size=(56, 56)))
+    sides = {14: 0, 7: 1, 4: 2, 2: 3}
+    for side in sides:
+        row = next(r for r in found.frequency if np.isfinite(r).sum() == side // 2 + 1)
+        np.testing.assert_allclose(row[: side // 2 + 1], 2 * np.arange(side // 2 + 1) / side)
+
+
+def test_the_papers_axis_leaves_out_the_highest_and_calls_the_next_pi(subject_of):
+    subject = subject_of("resnet18", images=2, size=(56, 56))
+    true = retinoscope.measure(Fourier(), subject)
+    paper = retinoscope.measure(Fourier(axis="paper"), subject)
+    kept = np.isfinite(paper.log_amplitude[0]).sum()
+    assert kept == 7  # of a side of 14: 0 … 6, without the 7th
+    np.testing.assert_allclose(paper.log_amplitude[0][:kept], true.log_amplitude[0][:kept])
+    np.testing.assert_allclose(paper.frequency[0][:kept], np.linspace(0, 1, 7))
+    odd = next(i for i, r in enumerate(true.frequency) if np.isfinite(r).sum() == 4)  # 7: 0 … 3
+    np.testing.assert_allclose(paper.log_amplitude[odd][:4], true.log_amplitude[odd][:4])
+
+
+def test_bands_are_common_and_never_beyond_what_a_map_holds(subject_of):
+    subject = subject_of("resnet18", images=2, size=(56, 56))
+    own = retinoscope.measure(Fourier(), subject)
+    banded = retinoscope.measure(Fourier(bands=15), subject)
+    assert banded.frequency.shape == (len(own.units), 15)
+    # Of 14: every second band is a frequency of its own.
+    np.testing.assert_allclose(banded.log_amplitude[0][::2], own.log_amplitude[0][:8], atol=1e-9)
+    middle = (own.log_amplitude[0][0] + own.log_amplitude[0][1]) / 2
+    assert banded.log_amplitude[0][1] == pytest.approx(middle)
+    odd = next(i for i, r in enumerate(own.frequency) if np.isfinite(r).sum() == 4)
+    assert np.nanmax(banded.frequency[odd]) == pytest.approx(math.floor(6 / 7 * 14) / 14)
+    with pytest.raises(ValueError, match="bands must be 2 or more"):
+        Fourier(bands=1)
+
+
+def test_rings_and_rectangles(subject_of):
+    subject = subject_of("resnet18", images=3, size=(64, 96))
+    for direction in ("diagonal", "radial"):
+        found = retinoscope.measure(Fourier(direction=direction), subject)
+        assert len(found.units) == 9
+        assert np.isfinite(found.high).all()
+        assert (found.log_amplitude[:, 0] == 0).all()
+
+
+def test_scaling_all_maps_changes_nothing(blurring):
+    base = retinoscope.measure(Fourier(), blurring)
+    with torch.no_grad():
+        blurring.backbone.stem.weight *= 5
+        blurring.backbone.stem.bias *= 5
+    scaled = retinoscope.measure(
+        Fourier(), load_subject(blurring.backbone, "cues", size=(16, 16), images=20)
+    )
+    inner = base.log_amplitude[:, :-1]  # at π the blur leaves 1e-6
+    np.testing.assert_allclose(scaled.log_amplitude[:, :-1], inner, atol=1e-3)
