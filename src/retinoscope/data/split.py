@@ -1,0 +1,200 @@
+"""A source as a model sees it: chosen images, prepared, with labels in the model's own classes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from retinoscope.core.preprocessing import Preprocessing
+from retinoscope.core.subject import Batch, SetAside
+from retinoscope.data.augment import Augmentation
+from retinoscope.data.prepare import as_floats, prepare
+from retinoscope.data.source import Source, UnreadableImage
+
+
+class _Sample(NamedTuple):
+    """One image that was asked for: its pixels, or why there are none."""
+
+    place: int
+    image: Tensor | None
+    label: int
+    target: Tensor | None
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class ImageSplit:
+    """Fulfils :class:`retinoscope.core.subject.Split` for any source."""
+
+    name: str
+    source: Source
+    places: np.ndarray
+    """Which images of the source, in order."""
+    preprocessing: Preprocessing
+    channels: int = 3
+    classes: np.ndarray | None = None
+    """For each class of the source the model's own, -1 where it has none; None: not comparable."""
+    outputs: int = 0
+    """How many classes the model has."""
+    called: str = ""
+    """What the data were asked for as."""
+    unlabelled_because: str = ""
+    augmentation: Augmentation | None = None
+    seed: int = 0
+    left_out: int = 0
+    """Images of classes that the model does not know."""
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    @property
+    def labelled(self) -> bool:
+        """Whether labels are there in the model's own classes."""
+        return not self.unlabelled_because
+
+    @cached_property
+    def labels(self) -> np.ndarray | None:
+        """Of the chosen images in the model's classes."""
+        if not self.labelled or self.source.labels is None or self.classes is None:
+            return None
+        labels = self.source.labels[self.places]
+        return np.where(labels < 0, -1, self.classes[labels])
+
+    @property
+    def attributes(self) -> Mapping[str, np.ndarray]:
+        """Further facts about the chosen images."""
+        return {name: values[self.places] for name, values in self.source.attributes.items()}
+
+    @property
+    def fingerprint(self) -> str:
+        """Of images, choice, preparation, labels and augmentation."""
+        return self._fingerprint
+
+    @cached_property
+    def _fingerprint(self) -> str:
+        normalisation = ("mean", "std")
+        prepared = {
+            k: v for k, v in self.preprocessing.to_plain().items() if k not in normalisation
+        }
+        plain = [self.source.fingerprint, prepared, self.channels, self._augmented]
+        digest = hashlib.sha256(json.dumps(plain, sort_keys=True).encode())
+        digest.update(self.places.astype("<i8").tobytes())
+        if self.labels is not None:
+            digest.update(self.labels.astype("<i8").tobytes())
+        return digest.hexdigest()
+
+    @property
+    def _augmented(self) -> dict[str, Any] | None:
+        return self.augmentation and self.augmentation.to_plain() | {"seed": self.seed}
+
+    @property
+    def protocol(self) -> dict[str, Any]:
+        """What the reader of a figure needs to know."""
+        height, width = self.preprocessing.size
+        return {
+            "data": self.called,
+            "split": self.name,
+            "images": len(self),
+            "of": len(self.source),
+            "size": f"{height}×{width}",
+            "preprocessing": self.preprocessing.to_plain(),
+            "augmentation": self._augmented,
+            "labels": self.unlabelled_because or "yes",
+            "left out": self.left_out,
+            "data fingerprint": self.fingerprint[:12],
+        }
+
+    def augmented(self, augmentation: Augmentation, seed: int) -> ImageSplit:
+        """The same images as in training."""
+        return replace(self, augmentation=augmentation, seed=seed)
+
+    def batches(self, indices: Sequence[int], size: int, workers: int = 0) -> Iterator[Batch]:
+        """The images of these places, ``size`` at a time; the same for any number of workers."""
+        chunks = [indices[start : start + size] for start in range(0, len(indices), size)]
+        loader = DataLoader(
+            _Chunks(self, chunks), batch_size=None, num_workers=workers, collate_fn=None
+        )
+        yield from (self._batch(samples) for samples in loader)
+
+    def _batch(self, samples: Sequence[_Sample]) -> Batch:
+        read = [sample for sample in samples if sample.image is not None]
+        aside = [
+            SetAside(self.source.name(int(self.places[s.place])), s.reason)
+            for s in samples
+            if s.image is None
+        ]
+        height, width = self.preprocessing.size
+        images = [s.image for s in read if s.image is not None]
+        stacked = torch.stack(images) if images else torch.empty(0, self.channels, height, width)
+        soft = self.augmentation is not None and self.augmentation.soft and self.labelled
+        targets = [s.target for s in read if s.target is not None]
+        return Batch(
+            stacked if stacked.is_floating_point() else as_floats(stacked),
+            tuple(s.place for s in read),
+            torch.tensor([s.label for s in read]) if self.labels is not None else None,
+            (torch.stack(targets) if targets else torch.empty(0, self.outputs)) if soft else None,
+            tuple(aside),
+        )
+
+    def fetch(self, indices: Sequence[int]) -> list[_Sample]:
+        """Read and prepare; an unreadable image comes back with its reason."""
+        if self.augmentation is None and (many := getattr(self.source, "read_many", None)):
+            images = torch.from_numpy(many(self.places[list(indices)])).permute(0, 3, 1, 2)
+            if self.channels == 3 and tuple(images.shape[-2:]) == self.preprocessing.size:
+                return [
+                    _Sample(i, x, self._label(i), None)
+                    for i, x in zip(indices, images, strict=True)
+                ]
+        return [self._sample(index) for index in indices]
+
+    def _sample(self, index: int) -> _Sample:
+        try:
+            image = self._prepared(index)
+            if self.augmentation is None:
+                return _Sample(index, image, self._label(index), None)
+            return self._augment(index, as_floats(image))
+        except UnreadableImage as error:
+            return _Sample(index, None, -1, None, str(error))
+
+    def _augment(self, index: int, image: Tensor) -> _Sample:
+        augmentation = self.augmentation
+        assert augmentation is not None  # asked by the only caller
+        seen, partner, share = augmentation.mixed(
+            image, index, self.seed, len(self), lambda place: as_floats(self._prepared(place))
+        )
+        label, target = self._label(index), None
+        if augmentation.soft and self.labels is not None:
+            target = augmentation.target((label, self._label(partner)), share, self.outputs)
+        return _Sample(index, seen, label, target)
+
+    def _prepared(self, index: int) -> Tensor:
+        image = self.source.read(int(self.places[index]))
+        return prepare(image, self.preprocessing, self.channels)
+
+    def _label(self, index: int) -> int:
+        return -1 if self.labels is None else int(self.labels[index])
+
+
+class _Chunks(Dataset):
+    """Batches as items, so that a worker reads a whole one at once."""
+
+    def __init__(self, split: ImageSplit, chunks: Sequence[Sequence[int]]) -> None:
+        self.split = split
+        self.chunks = chunks
+
+    def __len__(self) -> int:
+        return len(self.chunks)
+
+    def __getitem__(self, place: int) -> list[_Sample]:
+        if place >= len(self.chunks):
+            raise IndexError(place)
+        return self.split.fetch(self.chunks[place])

@@ -1,0 +1,31 @@
+"""A fixed choice of images in which all classes are equally frequent."""
+
+from __future__ import annotations
+
+import numpy as np
+
+
+def balanced_subset(
+    labels: np.ndarray | None, total: int, images: int | None, seed: int = 0
+) -> np.ndarray:
+    """The places of ``images`` images, in ascending order; all of them if None is asked for.
+
+    Every class gives as many as the others, as far as it has them. A larger choice by the same
+    seed contains every smaller one.
+
+    Example:
+        >>> balanced_subset(np.array([0, 0, 0, 0, 1, 2]), 6, 3).tolist()
+        [0, 4, 5]
+    """
+    if images is None or images >= total:
+        return np.arange(total)
+    order = np.random.Generator(np.random.Philox(seed)).permutation(total)
+    if labels is None:
+        return np.sort(order[:images])
+    shuffled = np.asarray(labels)[order]
+    by_class = np.argsort(shuffled, kind="stable")
+    _, starts, counts = np.unique(shuffled[by_class], return_index=True, return_counts=True)
+    rank = np.empty(total, dtype=np.int64)
+    rank[by_class] = np.arange(total) - np.repeat(starts, counts)
+    # The first of every class, then the second of every class, and so on.
+    return np.sort(order[np.argsort(rank, kind="stable")[:images]])

@@ -1,0 +1,91 @@
+"""Proof that model and data repeat exactly, before hours are spent on them."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import torch
+from torch import Tensor, nn
+
+from retinoscope.core.errors import NotDeterministic
+from retinoscope.core.probe import Needs
+from retinoscope.core.subject import Batch, Split, Subject
+
+_FEW = 4
+
+
+def check_deterministic(subject: Subject, needs: Needs) -> None:
+    """Read some images twice and run them twice; says what is not the same."""
+    split = subject.split(needs)
+    _check_mode(subject.backbone, subject.name)
+    batch = _check_data(split, needs.split)
+    if batch is None:
+        return
+    images = subject.to_device(batch.images)
+    with torch.inference_mode():
+        first = [state.raw for state in subject.replay.walk(images)]
+        for unit, before, state in zip(
+            subject.anatomy, first, subject.replay.walk(images), strict=True
+        ):
+            if not _same(before, state.raw):
+                raise NotDeterministic(
+                    f"{subject.name}: two passes over the same images differ from the unit "
+                    f"{unit.name!r} on. Something in it is drawn at random in eval mode "
+                    "(functional dropout with training=True, noise, random pooling); make it "
+                    "depend on self.training."
+                )
+        if not _same(subject.model(images), subject.model(images)):
+            raise NotDeterministic(
+                f"{subject.name}: the model gives other logits for the same images each time, "
+                "although every unit repeats. Does a hook or a counter change it?"
+            )
+
+
+def _check_mode(model: nn.Module, name: str) -> None:
+    """Modules in training mode that matter: they drop, or use and change batch statistics."""
+    training = Counter(
+        type(module).__name__
+        for module in model.modules()
+        if module.training and not list(module.children()) and _depends_on_mode(module)
+    )
+    if training:
+        listed = ", ".join(f"{count} {kind}" for kind, count in training.items())
+        raise NotDeterministic(
+            f"{name} is in training mode: {listed}. Dropout would be on and batch norm would use "
+            "and change its statistics. Call model.eval() first."
+        )
+
+
+def _depends_on_mode(module: nn.Module) -> bool:
+    name = type(module).__name__.lower()
+    return any(word in name for word in ("drop", "batchnorm", "bn", "instancenorm"))
+
+
+def _check_data(split: Split, name: str) -> Batch | None:
+    """Some images, read twice and in two ways."""
+    places = [round(i * (len(split) - 1) / (_FEW - 1)) for i in range(_FEW)] if len(split) else []
+    places = sorted(set(places))
+    together = list(split.batches(places, _FEW))
+    alone = list(split.batches(places, 1))
+    if not together or not len(together[0].images):
+        return None
+    (batch,) = together
+    again = torch.cat([single.images for single in alone])
+    if not _same(batch.images, again):
+        raise NotDeterministic(
+            f"The images of the split {name!r} are not the same when they are read again. Switch "
+            "off shuffling and random augmentation in your Dataset; retinoscope augments by "
+            "(seed, index) itself."
+        )
+    if batch.labels is not None:
+        labels = torch.cat([s.labels for s in alone if s.labels is not None])
+        if not _same(batch.labels, labels):
+            raise NotDeterministic(
+                f"The labels of the split {name!r} are not the same when they are read again. "
+                "Switch off shuffling in your Dataset."
+            )
+    return batch
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    return a.shape == b.shape and torch.equal(torch.nan_to_num(a), torch.nan_to_num(b))

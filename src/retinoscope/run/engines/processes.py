@@ -1,0 +1,52 @@
+"""Tasks in several processes of this machine."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+
+from retinoscope.core.errors import RetinoscopeError
+from retinoscope.core.subject import Subject
+from retinoscope.run.engines.remote import specification_of, work
+from retinoscope.run.task import Outcome, Task
+
+
+@dataclass(frozen=True)
+class InProcesses:
+    """``jobs`` processes that share the cores."""
+
+    jobs: int
+
+    def run(self, subject: Subject, tasks: Sequence[Task]) -> Iterator[tuple[Task, Outcome]]:
+        """Every task once, as they are finished."""
+        specification = specification_of(subject, f"--jobs {self.jobs}")
+        threads = max(1, (os.cpu_count() or 1) // self.jobs)
+        pool = ProcessPoolExecutor(
+            min(self.jobs, len(tasks)),
+            multiprocessing.get_context("spawn"),
+            initializer=_limit_threads,
+            initargs=(threads,),
+        )
+        try:
+            waiting = {
+                pool.submit(work, specification, subject.fingerprint, task): task for task in tasks
+            }
+            for future in as_completed(waiting):
+                yield waiting[future], future.result()
+        except BrokenProcessPool as error:
+            raise RetinoscopeError(
+                "A worker process died, perhaps because memory ran out. What was finished is kept: "
+                "run the same command again, with fewer --jobs or a smaller --batch."
+            ) from error
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _limit_threads(threads: int) -> None:
+    import torch
+
+    torch.set_num_threads(threads)

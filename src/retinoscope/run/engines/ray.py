@@ -1,0 +1,78 @@
+"""Tasks on a Ray cluster, for work that has outgrown one machine.
+
+Ray does again elsewhere what a lost machine had begun; retinoscope must be installed on all of
+them, and files that the subject names must be there under the same paths.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from retinoscope.core.errors import RetinoscopeError, first_line
+from retinoscope.core.subject import Subject
+from retinoscope.run.engines.remote import specification_of, work
+from retinoscope.run.task import Outcome, Task
+
+_AHEAD = 4
+"""Tasks in flight per core: enough that no worker waits, few enough that little is lost."""
+
+
+@dataclass(frozen=True)
+class OnRay:
+    """A cluster by its address: ``auto``, ``host:6379``, or ``local`` for one on this machine."""
+
+    address: str
+
+    def run(self, subject: Subject, tasks: Sequence[Task]) -> Iterator[tuple[Task, Outcome]]:
+        """Every task once, as they are finished; what a dead worker held is done elsewhere."""
+        specification = specification_of(subject, f"--ray {self.address}")
+        try:
+            import ray
+            from ray.exceptions import RayError, RayTaskError
+        except ImportError:
+            raise RetinoscopeError(
+                "--ray needs the package ray. Install it with: pip install 'retinoscope[ray]'"
+            ) from None
+        started = self._connect()
+        try:
+            # A worker process keeps the subject it has built; -1: as often as machines are lost.
+            remote = ray.remote(num_cpus=1, max_retries=-1)(work)
+            waiting: dict[object, Task] = {}
+            todo = list(reversed(tasks))
+            limit = _AHEAD * max(1, int(ray.cluster_resources().get("CPU", 1)))
+            while todo or waiting:
+                while todo and len(waiting) < limit:
+                    task = todo.pop()
+                    waiting[remote.remote(specification, subject.fingerprint, task)] = task
+                (ready, *_), _ = ray.wait(list(waiting), num_returns=1)
+                try:
+                    outcome = ray.get(ready)
+                except RayTaskError as error:
+                    raise error.as_instanceof_cause() from None
+                except RayError as error:
+                    raise RetinoscopeError(
+                        f"The Ray cluster {self.address} failed: {first_line(error)} What was "
+                        "finished is kept: run the same command again."
+                    ) from error
+                yield waiting.pop(ready), outcome
+        finally:
+            if started:
+                ray.shutdown()
+
+    def _connect(self) -> bool:
+        """Whether a connection had to be made, and so must be closed again."""
+        import ray
+
+        if ray.is_initialized():
+            return False
+        address = None if self.address == "local" else self.address
+        try:
+            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+        except (ConnectionError, ValueError, RuntimeError, OSError) as error:
+            raise RetinoscopeError(
+                f"There is no Ray cluster at {self.address!r}: {first_line(error)} Start one with "
+                "`ray start --head`, or use --ray local for one on this machine."
+            ) from error
+        return True

@@ -1,0 +1,64 @@
+"""The key of what is measured: a hash of everything that determines it, and nothing else."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from retinoscope.core.probe import Probe, Watcher
+from retinoscope.core.subject import Subject
+
+_DIGITS = 12
+
+
+def settings_of(probe: Probe | Watcher) -> dict[str, Any]:
+    """The fields of a probe as plain values.
+
+    Example:
+        >>> from retinoscope.probes.fourier import Fourier
+        >>> settings_of(Fourier(bands=9))["bands"]
+        9
+    """
+    return {f.name: _plain(getattr(probe, f.name)) for f in fields(probe)}  # type: ignore[arg-type]
+
+
+def name_of(probe: Probe | Watcher) -> str:
+    """The probe's name: that of its answers, and of its file.
+
+    Example:
+        >>> from retinoscope.probes.variance import Variance
+        >>> name_of(Variance())
+        'variance'
+    """
+    return probe.result.probe
+
+
+def key_of(probe: Probe | Watcher, subject: Subject) -> str:
+    """Model weights, data, settings and schema in twelve digits.
+
+    How the work is done (batch size, workers, engine) is no part of it.
+    """
+    needs = probe.needs
+    plain = {
+        "probe": name_of(probe),
+        "schema": probe.schema,
+        "settings": settings_of(probe),
+        "model": subject.fingerprint,
+        "data": subject.split(needs).fingerprint,
+        "weight decay": subject.weight_decay if needs.augmented else None,
+        "others": [subject.another(name).fingerprint for name in needs.others],
+    }
+    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:_DIGITS]
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        return {f.name: _plain(getattr(value, f.name)) for f in fields(value)}
+    if isinstance(value, Mapping):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in value]
+    return value

@@ -1,0 +1,70 @@
+"""One finished piece as a file that proves itself: whose it is, and that it is whole.
+
+A line of JSON (key, piece, what was set aside, the hash of the rest), then the arrays as ``.npz``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from retinoscope.core.files import write_atomically
+from retinoscope.core.probe import Partial
+from retinoscope.core.result import pack, unpack
+from retinoscope.core.subject import SetAside
+
+_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Finished:
+    """What a piece gave, and which images it had to set aside."""
+
+    partial: Partial
+    set_aside: tuple[SetAside, ...] = ()
+
+
+class BadPiece(Exception):
+    """A file is there in the place of a piece, but is not that piece."""
+
+
+def write_piece(path: Path, key: str, finished: Finished) -> None:
+    """Write the file whole, or not at all."""
+    packed = pack(finished.partial)
+    head = {
+        "format": _FORMAT,
+        "key": key,
+        "piece": path.stem,
+        "set_aside": [list(entry) for entry in finished.set_aside],
+    }
+    digest = _digest(head, packed)
+    line = json.dumps(head | {"sha256": digest}, ensure_ascii=False)
+    write_atomically(path, line.encode() + b"\n" + packed)
+
+
+def read_piece(path: Path, key: str) -> Finished | None:
+    """The piece; None where there is no file. Raises :class:`BadPiece` saying what is wrong."""
+    try:
+        line, newline, packed = path.read_bytes().partition(b"\n")
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise BadPiece(f"unreadable ({error.strerror})") from None
+    try:
+        head = json.loads(line)
+        digest = head.pop("sha256")
+        aside = tuple(SetAside(*entry) for entry in head["set_aside"])
+        found = head["format"], head["key"], head["piece"]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise BadPiece("damaged") from None
+    if not newline or digest != _digest(head, packed):
+        raise BadPiece("damaged")
+    if found != (_FORMAT, key, path.stem):
+        raise BadPiece("stale: it belongs to other settings, weights or data")
+    return Finished(unpack(packed), aside)
+
+
+def _digest(head: dict[str, object], packed: bytes) -> str:
+    return hashlib.sha256(json.dumps(head, sort_keys=True).encode() + packed).hexdigest()

@@ -1,0 +1,78 @@
+"""What is being done, how far it is, and the time left: a bar on a terminal, else plain lines."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+_EVERY = 10.0
+"""Seconds between two lines where there is no terminal."""
+
+
+def progress_bar(console: Console) -> Progress:
+    """A bar that vanishes when the work is done; nothing is shown where there is no terminal."""
+    return Progress(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+
+
+class Reporter:
+    """Tells a person how a piece of work goes; silent if ``console`` is None."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self.console = console
+        self._bar = None if console is None else progress_bar(console)
+        self._started = self._said = time.monotonic()
+        self._what, self._total, self._done, self._before = "", 0, 0, 0
+
+    def __enter__(self) -> Self:
+        if self._bar is not None:
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def begin(self, what: str, total: int, done: int = 0) -> None:
+        """Start counting; ``done`` were there already."""
+        self._what, self._total, self._done, self._before = what, total, done, done
+        self._started = self._said = time.monotonic()
+        if self._bar is not None:
+            for task in self._bar.task_ids:
+                self._bar.remove_task(task)
+            self._bar.add_task(what, total=total, completed=done)
+
+    def advance(self) -> None:
+        """One more is done."""
+        self._done += 1
+        if self._bar is None or self.console is None:
+            return
+        for task in self._bar.task_ids:
+            self._bar.advance(task)
+        now = time.monotonic()
+        if not self.console.is_terminal and now - self._said >= _EVERY:
+            self._said = now
+            each = (now - self._started) / (self._done - self._before)
+            left = each * (self._total - self._done)
+            self.say(f"{self._what}: {self._done} of {self._total} pieces, {left:.0f} s left")
+
+    def say(self, text: str) -> None:
+        """One line that stays."""
+        if self.console is not None:
+            self.console.print(text, markup=False, highlight=False, soft_wrap=True)

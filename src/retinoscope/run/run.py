@@ -1,0 +1,260 @@
+"""Measuring: what is there is used, what is missing is done, what is damaged is done again."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from retinoscope.core.errors import NotApplicable, RetinoscopeError, UnreadableFile
+from retinoscope.core.files import write_atomically
+from retinoscope.core.probe import Piece, Probe, Watcher
+from retinoscope.core.result import Result
+from retinoscope.core.subject import SetAside, Subject
+from retinoscope.run.check import check_deterministic
+from retinoscope.run.engines import Engine
+from retinoscope.run.engines.local import Here
+from retinoscope.run.folder import RunFolder
+from retinoscope.run.key import key_of, name_of, settings_of
+from retinoscope.run.piece import BadPiece, read_piece, write_piece
+from retinoscope.run.progress import Reporter
+from retinoscope.run.task import Outcome, Task, shards
+
+Question = Probe | Watcher
+
+
+@dataclass
+class _Job:
+    """One probe on one subject: its pieces, and which of them are still missing."""
+
+    probe: Question
+    key: str
+    folder: Path
+    pieces: Sequence[Piece]
+    missing: dict[str, Piece] = field(default_factory=dict)
+    redone: list[str] = field(default_factory=list)
+    notices: list[str] = field(default_factory=list)
+    found: int = 0
+
+    @property
+    def stem(self) -> str:
+        """The beginning of the names of its files."""
+        return f"{name_of(self.probe)}.{self.key}"
+
+    def path(self, piece: Piece | str) -> Path:
+        """Where a piece lies."""
+        name = piece if isinstance(piece, str) else piece.name
+        return self.folder / "pieces" / self.stem / f"{name}.piece"
+
+
+class Run:
+    """A folder, and the measurements that are made into it.
+
+    A run that was killed goes on where it was: the same call does what is missing only.
+    """
+
+    def __init__(
+        self,
+        folder: Path | str,
+        *,
+        fresh: bool = False,
+        engine: Engine | None = None,
+        reporter: Reporter | None = None,
+    ) -> None:
+        self.files = RunFolder(folder, fresh)
+        self.engine = engine or Here()
+        self.reporter = reporter or Reporter()
+
+    def measure(self, probe: Question, subject: Subject) -> Result:
+        """The answer of one probe; ``NotApplicable`` where the subject lacks what it needs."""
+        (outcome,) = self.measure_all([probe], subject).values()
+        if isinstance(outcome, NotApplicable):
+            raise outcome
+        return outcome
+
+    def measure_all(
+        self, probes: Sequence[Question], subject: Subject
+    ) -> dict[str, Result | NotApplicable]:
+        """The answers of several probes by name; all watchers share one pass."""
+        folder = self.files.subject_folder(subject)
+        if others := self.files.namesakes(subject):
+            self.reporter.say(
+                f"{subject.name}: results of {len(others)} other version(s) of this model "
+                "(weights, size, precision) stand beside these"
+            )
+        answers: dict[str, Result | NotApplicable] = {}
+        jobs: list[_Job] = []
+        for probe in probes:
+            try:
+                job = self._job(probe, subject, folder)
+            except NotApplicable as reason:
+                self._skip(probe, subject, folder, reason)
+                answers[name_of(probe)] = reason
+                continue
+            if (result := self._existing(job)) is not None:
+                answers[name_of(probe)] = result
+                self.reporter.say(f"{subject.name}: {name_of(probe)} is there already")
+            else:
+                jobs.append(job)
+        start = time.monotonic()
+        self._do_missing(jobs, subject)
+        for job in jobs:
+            answers[name_of(job.probe)] = self._finish(job, subject, time.monotonic() - start)
+        return answers
+
+    def _job(self, probe: Question, subject: Subject, folder: Path) -> _Job:
+        split = subject.split(probe.needs)
+        pieces = shards(split) if isinstance(probe, Watcher) else probe.pieces(subject)
+        job = _Job(probe, key_of(probe, subject), folder, pieces)
+        for piece in pieces:
+            try:
+                there = read_piece(job.path(piece), job.key) is not None
+            except BadPiece as problem:
+                there = False
+                job.redone.append(f"{piece.name}: {problem}")
+                self.reporter.say(
+                    f"{subject.name}: piece {piece.name} of {name_of(probe)} is {problem}; "
+                    "it is done again"
+                )
+            if there:
+                job.found += 1
+            else:
+                job.missing[piece.name] = piece
+        return job
+
+    def _existing(self, job: _Job) -> Result | None:
+        """The result if it is there and whole, and so is everything it was combined from."""
+        if job.missing or not (job.folder / f"{job.stem}.note.json").is_file():
+            return None
+        try:
+            return job.probe.result.load(job.folder, job.stem)
+        except UnreadableFile as error:
+            job.redone.append(f"result: {error}")
+            self.reporter.say(f"{error} It is combined again from its pieces.")
+            return None
+
+    def _do_missing(self, jobs: Sequence[_Job], subject: Subject) -> None:
+        tasks = list(_tasks(jobs))
+        if not tasks:
+            return
+        for needs in dict.fromkeys(job.probe.needs for job in jobs if job.missing):
+            check_deterministic(subject, needs)
+        names = ", ".join(name_of(job.probe) for job in jobs if job.missing)
+        done = len({piece.name for job in jobs for piece in job.pieces}) - len(
+            {task.piece.name for task in tasks}
+        )
+        self.reporter.begin(f"{names} of {subject.name}", len(tasks) + done, done)
+        if done:
+            self.reporter.say(f"{subject.name}: {done} pieces are there already")
+        for task, outcome in self.engine.run(subject, tasks):
+            owners = [next(job for job in jobs if job.probe == probe) for probe in task.probes]
+            self._keep(task, outcome, owners)
+            self.reporter.advance()
+
+    def _keep(self, task: Task, outcome: Outcome, owners: Sequence[_Job]) -> None:
+        for job, finished in zip(owners, outcome.finished, strict=True):
+            with self.files.writing():
+                write_piece(job.path(task.piece), job.key, finished)
+            job.notices += [text for text in outcome.notices if text not in job.notices]
+        for text in outcome.notices:
+            self.reporter.say(text)
+
+    def _finish(self, job: _Job, subject: Subject, seconds: float) -> Result:
+        """Combine all pieces, read back from disk, and write the result and its note."""
+        finished = []
+        for piece in job.pieces:
+            try:
+                found = read_piece(job.path(piece), job.key)
+            except BadPiece as problem:
+                raise RetinoscopeError(
+                    f"Piece {piece.name} of {name_of(job.probe)} was written and is now {problem}. "
+                    "Does the disk fail? Run the same command again."
+                ) from None
+            if found is None:
+                raise RetinoscopeError(
+                    f"Piece {piece.name} of {name_of(job.probe)} was written and is now gone. "
+                    "Does another process clear the folder? Run the same command again."
+                )
+            finished.append(found)
+        aside = tuple(dict.fromkeys(entry for one in finished for entry in one.set_aside))
+        result = job.probe.combine(subject.anatomy, [one.partial for one in finished])
+        result = replace(result, protocol=protocol_of(job.probe, subject, aside))
+        note = {
+            "key": job.key,
+            "seconds": round(seconds, 3),
+            "pieces": len(job.pieces),
+            "found": job.found,
+            "redone": job.redone,
+            "notices": job.notices,
+            "written": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        }
+        with self.files.writing():
+            result.save(job.folder, job.stem)
+            path = job.folder / f"{job.stem}.note.json"
+            write_atomically(path, json.dumps(note, indent=1, ensure_ascii=False) + "\n")
+        self.reporter.say(_summary(job, subject, seconds, aside))
+        return result
+
+    def _skip(self, probe: Question, subject: Subject, folder: Path, reason: NotApplicable) -> None:
+        name = name_of(probe)
+        plain = {"probe": name, "settings": settings_of(probe), "reason": str(reason)}
+        with self.files.writing():
+            write_atomically(
+                folder / f"{name}.skipped.json", json.dumps(plain, ensure_ascii=False) + "\n"
+            )
+        self.reporter.say(f"{subject.name}: {name} is not applicable: it {reason}")
+
+
+def _tasks(jobs: Sequence[_Job]) -> Iterator[Task]:
+    """The missing work: watchers that look at the same images share theirs."""
+    together: dict[Any, list[_Job]] = {}
+    for job in jobs:
+        if isinstance(job.probe, Watcher):
+            together.setdefault(job.probe.needs, []).append(job)
+        else:
+            for piece in job.missing.values():
+                yield Task((job.probe,), piece)
+    for sharing in together.values():
+        for piece in sharing[0].pieces:
+            lacking = tuple(job.probe for job in sharing if piece.name in job.missing)
+            if lacking:
+                yield Task(lacking, piece)
+
+
+def measure(
+    probe: Question, subject: Subject, folder: Path | str | None = None, **options: Any
+) -> Result:
+    """The answer of one probe; kept in a run folder if one is named, with its ``options``."""
+    if folder is not None:
+        return Run(folder, **options).measure(probe, subject)
+    with TemporaryDirectory(prefix="retinoscope-") as temporary:
+        run = Run(temporary, **options)
+        try:
+            return run.measure(probe, subject)
+        finally:
+            run.files.close()
+
+
+def protocol_of(probe: Question, subject: Subject, aside: Sequence[SetAside]) -> Mapping[str, Any]:
+    """All that a reader of the figure must know, as plain values."""
+    split = subject.split(probe.needs)
+    return {
+        **subject.protocol,
+        **split.protocol,
+        "settings": settings_of(probe),
+        "set aside": [list(entry) for entry in aside],
+    }
+
+
+def _summary(job: _Job, subject: Subject, seconds: float, aside: Sequence[SetAside]) -> str:
+    done = len(job.missing)
+    lost = f", {len(aside)} images set aside" if aside else ""
+    again = f", {len(job.redone)} done again" if job.redone else ""
+    return (
+        f"{subject.name}: {name_of(job.probe)} done, {done} of {len(job.pieces)} pieces in "
+        f"{seconds:.1f} s{again}{lost}"
+    )

@@ -1,0 +1,289 @@
+"""From names to a subject: the model behind its normalisation, taken apart, with its images."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+from collections.abc import Mapping
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+from torch import nn
+
+from retinoscope import __version__
+from retinoscope.anatomy.example import image_channels
+from retinoscope.anatomy.replay import replay
+from retinoscope.core.errors import WrongInput, first_line
+from retinoscope.core.preprocessing import Preprocessing
+from retinoscope.core.subject import Split, Subject
+from retinoscope.data.augment import Augmentation
+from retinoscope.data.classes import map_classes
+from retinoscope.data.load import load_data
+from retinoscope.data.source import Source
+from retinoscope.data.split import ImageSplit
+from retinoscope.data.subset import balanced_subset
+from retinoscope.models.checkpoint import state_hash
+from retinoscope.models.load import LoadedModel, load_model
+from retinoscope.models.normalise import Normalise, PixelModel
+from retinoscope.models.preprocessing import from_timm
+
+Precision = Literal["float32", "float64", "bfloat16", "float16"]
+
+
+@dataclass(frozen=True)
+class SubjectSpecification:
+    """All that determines a subject, as plain values: another process rebuilds it from this."""
+
+    model: str
+    data: str = "cues"
+    root: str | None = None
+    images: int | None = 512
+    """A class-balanced choice of so many per split; None for all."""
+    size: tuple[int, int] | None = None
+    """Of the images; the model's own if None."""
+    pretrained: bool = True
+    weights: str | None = None
+    allow_pickle: bool = False
+    output: str | None = None
+    seed: int = 0
+    precision: Precision | None = None
+    """float32 for a named model, what it has for one of your own, if None."""
+    device: str | None = None
+    """The best there is for a named model, where it is for one of your own, if None."""
+    batch: int = 64
+    workers: int = 0
+    crop_pct: float | None = None
+    crop_mode: str | None = None
+    interpolation: str | None = None
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+    augmentation: Augmentation = field(default_factory=Augmentation)
+    weight_decay: float = 0.0
+
+
+def load_subject(
+    model: str | nn.Module,
+    data: Any = "cues",
+    *,
+    name: str | None = None,
+    others: Mapping[str, nn.Module] | None = None,
+    **settings: Any,
+) -> Subject:
+    """A model and its images, ready for probes.
+
+    Args:
+        model: A name that :func:`retinoscope.load_model` knows, or a module of your own.
+        data: A name (``cues``, ``cifar100``, a folder, a parquet file, ``hf:NAME``), a
+            ``Dataset`` of your own, or several datasets by the names of their splits.
+        name: What to call a module of your own.
+        others: Further modules of your own by the names by which probes ask for them.
+        settings: The other fields of :class:`SubjectSpecification`: ``images``, ``size``,
+            ``root``, ``batch``, ``precision``, ``augmentation`` and so on.
+    """
+    known = SubjectSpecification.__dataclass_fields__
+    if unknown := set(settings) - set(known):
+        raise WrongInput(
+            f"A subject has no setting {', '.join(sorted(unknown))}. It has: {', '.join(known)}."
+        )
+    called = model if isinstance(model, str) else name or type(model).__name__
+    described = data if isinstance(data, str) else type(data).__name__
+    specification = SubjectSpecification(called, described, **settings)
+    if isinstance(model, str) and isinstance(data, str) and not others:
+        return rebuild(specification)
+    loaded = _load(specification) if isinstance(model, str) else _live(model, called, specification)
+    subject = _assemble(specification, loaded, data)
+
+    def another(asked: str) -> Subject:
+        module = (others or {}).get(asked)
+        return load_subject(asked if module is None else module, data, name=asked, **settings)
+
+    return replace(subject, specification=None, load_another=another)
+
+
+@lru_cache(maxsize=4)
+def rebuild(specification: SubjectSpecification) -> Subject:
+    """The subject of a specification; a process that is asked again keeps it."""
+    return _assemble(specification, _load(specification), specification.data)
+
+
+def _load(specification: SubjectSpecification) -> LoadedModel:
+    loaded = load_model(
+        specification.model,
+        pretrained=specification.pretrained,
+        weights=specification.weights,
+        seed=specification.seed,
+        allow_pickle=specification.allow_pickle,
+    )
+    loaded.model.to(_device(specification.device), _dtype(specification.precision or "float32"))
+    return loaded
+
+
+def _device(asked: str | None) -> torch.device:
+    best = "cuda" if torch.cuda.is_available() else "cpu"
+    best = "mps" if torch.backends.mps.is_available() else best
+    try:
+        return torch.empty(0, device=asked or best).device
+    except (RuntimeError, AssertionError) as error:
+        raise WrongInput(
+            f"The device {asked!r} cannot be used: {first_line(error)} Here, {best!r} can."
+        ) from None
+
+
+def _dtype(precision: str) -> torch.dtype:
+    if precision not in get_args(Precision):
+        raise WrongInput(
+            f"There is no precision {precision!r}. There are: {', '.join(get_args(Precision))}."
+        )
+    return getattr(torch, precision)
+
+
+def _live(model: nn.Module, name: str, specification: SubjectSpecification) -> LoadedModel:
+    if specification.device is not None or specification.precision is not None:
+        model = deepcopy(model)  # the user's own stays where and as it is
+        if specification.device is not None:
+            model.to(_device(specification.device))
+        if specification.precision is not None:
+            model.to(_dtype(specification.precision))
+    channels = image_channels(model)
+    configuration = getattr(model, "pretrained_cfg", None)
+    own = configuration.get("input_size") if isinstance(configuration, Mapping) else None
+    height, width = specification.size or (tuple(own[1:]) if own else (224, 224))
+    image = (channels, height, width)
+    called = f"as given, weights {state_hash(model)}"
+    return LoadedModel(name, model, called, image, from_timm(model, image))
+
+
+def _assemble(specification: SubjectSpecification, loaded: LoadedModel, data: Any) -> Subject:
+    preprocessing = _preprocessing(specification, loaded)
+    channels = loaded.image[0]
+    like = next(loaded.model.parameters(), torch.empty(0))
+    normalise = Normalise(preprocessing.mean, preprocessing.std, channels)
+    normalise = normalise.to(like.device, like.dtype)
+    example = torch.zeros(1, channels, *preprocessing.size, device=like.device, dtype=like.dtype)
+    backbone = loaded.model
+    taken = replay(
+        backbone,
+        example,
+        output=specification.output,
+        name=specification.model,
+        before=normalise,
+    )
+    taken.anatomy = replace(taken.anatomy, weights=loaded.weights)
+    outputs = taken.anatomy.units[-1].channels
+    sources = load_data(data, specification.root, preprocessing.size)
+    splits = _splits(specification, sources, preprocessing, (channels, outputs), loaded.classes)
+    plain = [
+        specification.model,
+        state_hash(backbone),
+        preprocessing.to_plain(),
+        str(like.dtype),
+        specification.output,
+        [unit.name for unit in taken.anatomy.walk()],
+    ]
+    return Subject(
+        name=specification.model,
+        backbone=backbone,
+        model=PixelModel(normalise, backbone, specification.output).train(backbone.training),
+        replay=taken,
+        splits=splits,
+        weights=loaded.weights,
+        fingerprint=hashlib.sha256(json.dumps(plain).encode()).hexdigest(),
+        weight_decay=specification.weight_decay,
+        seed=specification.seed,
+        batch=specification.batch,
+        workers=specification.workers,
+        protocol=_protocol(specification, loaded, like),
+        specification=specification,
+        load_another=lambda name: rebuild(replace(specification, model=name)),
+    )
+
+
+def _preprocessing(specification: SubjectSpecification, loaded: LoadedModel) -> Preprocessing:
+    """The model's own, with what the user has changed."""
+    own = loaded.preprocessing
+    if specification.size is not None and specification.size != own.size:
+        own = replace(own, size=specification.size)
+    changed = {
+        key: getattr(specification, key)
+        for key in ("crop_pct", "crop_mode", "interpolation", "mean", "std")
+        if getattr(specification, key) is not None
+    }
+    return replace(own, **changed)
+
+
+def _splits(
+    specification: SubjectSpecification,
+    sources: Mapping[str, Source],
+    preprocessing: Preprocessing,
+    shape: tuple[int, int],
+    known: tuple[str, ...] | None,
+) -> dict[tuple[str, bool], Split]:
+    channels, outputs = shape
+    splits: dict[tuple[str, bool], Split] = {}
+    for name, source in sources.items():
+        classes, reason = _classes(source, outputs, known)
+        places, left_out = _places(source, classes, specification)
+        split = ImageSplit(
+            name, source, places, preprocessing, channels, classes, outputs,
+            called=specification.data, unlabelled_because=reason, left_out=left_out,
+        )  # fmt: skip
+        splits[name, False] = split
+        if name == "train":
+            splits[name, True] = split.augmented(specification.augmentation, specification.seed)
+    return splits
+
+
+def _classes(
+    source: Source, outputs: int, known: tuple[str, ...] | None
+) -> tuple[np.ndarray | None, str]:
+    """The model's class of each class of the source, or why there is none."""
+    if source.labels is None or source.classes is None:
+        return None, "these images have no labels"
+    classes = map_classes(source.classes, outputs, known)
+    if classes is None:
+        return None, (
+            f"the {len(source.classes)} classes of the data cannot be matched with the "
+            f"{outputs} answers of the model"
+        )
+    return classes, ""
+
+
+def _places(
+    source: Source, classes: np.ndarray | None, specification: SubjectSpecification
+) -> tuple[np.ndarray, int]:
+    """Which images to take, and how many are of classes that the model does not know."""
+    usable = np.arange(len(source))
+    if classes is not None and source.labels is not None:
+        # An item that could not be read has the label -1; it stays, to be set aside and listed.
+        usable = usable[(source.labels < 0) | (classes[source.labels] >= 0)]
+    labels = None if source.labels is None else source.labels[usable]
+    chosen = balanced_subset(labels, len(usable), specification.images, specification.seed)
+    return usable[chosen], len(source) - len(usable)
+
+
+def _protocol(
+    specification: SubjectSpecification, loaded: LoadedModel, like: torch.Tensor
+) -> dict[str, Any]:
+    import timm
+
+    return {
+        "model": specification.model,
+        "weights": loaded.weights,
+        "trained": "untrained" not in loaded.weights,
+        "precision": str(like.dtype).removeprefix("torch."),
+        "device": like.device.type,
+        "seed": specification.seed,
+        "weight decay": specification.weight_decay,
+        "batch": specification.batch,
+        "versions": {
+            "retinoscope": __version__,
+            "torch": torch.__version__,
+            "timm": timm.__version__,
+            "python": platform.python_version(),
+        },
+    }
