@@ -5,6 +5,7 @@ Names are imported when they are first used, so that ``import retinoscope`` does
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -13,36 +14,67 @@ if TYPE_CHECKING:
     from retinoscope.anatomy.replay import Replay, State, replay
     from retinoscope.core.anatomy import Anatomy
     from retinoscope.core.errors import RetinoscopeError
+    from retinoscope.core.probe import Needs, Piece, Probe, Watcher
+    from retinoscope.core.result import Result
+    from retinoscope.core.subject import Subject
     from retinoscope.core.unit import Grid, Kind, Unit
     from retinoscope.models.load import LoadedModel, load_model
+    from retinoscope.report.build import build_report
+    from retinoscope.report.examine import Examination, examine
+    from retinoscope.run.run import Run, measure
+    from retinoscope.run.subject import load_subject
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "Anatomy": "core.anatomy",
+    "Examination": "report.examine",
     "Grid": "core.unit",
     "Kind": "core.unit",
     "LoadedModel": "models.load",
+    "Needs": "core.probe",
+    "Piece": "core.probe",
+    "Probe": "core.probe",
     "Replay": "anatomy.replay",
+    "Result": "core.result",
     "RetinoscopeError": "core.errors",
+    "Run": "run.run",
     "State": "anatomy.replay",
+    "Subject": "core.subject",
     "Unit": "core.unit",
+    "Watcher": "core.probe",
+    "build_report": "report.build",
     "dissect": "anatomy.dissect",
+    "examine": "report.examine",
     "load_model": "models.load",
+    "load_subject": "run.subject",
+    "measure": "run.run",
     "replay": "anatomy.replay",
 }
 
 __all__ = [
     "Anatomy",
+    "Examination",
     "Grid",
     "Kind",
     "LoadedModel",
+    "Needs",
+    "Piece",
+    "Probe",
     "Replay",
+    "Result",
     "RetinoscopeError",
+    "Run",
     "State",
+    "Subject",
     "Unit",
+    "Watcher",
+    "build_report",
     "dissect",
+    "examine",
     "load_model",
+    "load_subject",
+    "measure",
     "replay",
 ]
 
@@ -50,6 +82,8 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'retinoscope' has no attribute {name!r}")
+    if "IPython" in sys.modules and "retinoscope.plots.notebook" not in sys.modules:
+        import_module("retinoscope.plots.notebook").register()  # results draw themselves there
     return getattr(import_module(f"retinoscope.{_HOMES[name]}"), name)
 
 

@@ -45,9 +45,9 @@ def anatomy(
     [dim]retinoscope anatomy resnet50 swin_tiny_patch4_window7_224 --picture anatomy.svg[/]
     """
     from retinoscope.cli.anatomy_table import anatomy_table, parse_size, saved_as
-    from retinoscope.cli.progress import progress_bar
     from retinoscope.core.files import write_atomically
     from retinoscope.models.anatomy import anatomy_of
+    from retinoscope.run.progress import progress_bar
 
     if picture:
         from retinoscope.plots.anatomy import picture_format

@@ -1,0 +1,63 @@
+"""``retinoscope list``: what names can be given."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from rich.console import Console
+from rich.table import Table
+from typer import Argument, Option
+
+from retinoscope.cli.settings import settings_table
+from retinoscope.core.errors import WrongInput
+from retinoscope.probes import get_probe, list_probes
+
+
+def list(  # the command's name
+    what: Annotated[str, Argument(help="models, probes or data", metavar="models|probes|data")],
+    filter: Annotated[
+        str, Option("--filter", help="Only models whose name contains this, or fits it: vit_*_32.")
+    ] = "",
+) -> None:
+    """List the models, probes or data that can be named.
+
+    [dim]retinoscope list models --filter 'swin*224'[/]
+    """
+    console = Console()
+    if what == "probes":
+        _probes(console)
+    elif what == "data":
+        from retinoscope.data.load import NAMES
+
+        table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
+        for name, text in NAMES.items():
+            table.add_row(f"[bold]{name}[/]", text)
+        console.print(table)
+    elif what == "models":
+        _models(console, filter)
+    else:
+        raise WrongInput(f"There is no list of {what!r}. There are: models, probes, data.")
+
+
+def _probes(console: Console) -> None:
+    for name in list_probes():
+        console.print(f"[bold]{name}[/]  {get_probe(name).question}")
+        for flag, default, text in settings_table(name):
+            console.print(f"    {flag} [dim](default: {default})[/]  {text}", highlight=False)
+
+
+def _models(console: Console, pattern: str) -> None:
+    import timm
+
+    import retinoscope.models.cifar  # noqa: F401 (registers its models with timm)
+
+    wanted = pattern if set("*?[") & set(pattern) else f"*{pattern}*"
+    published = {name.partition(".")[0] for name in timm.list_pretrained()}
+    names = timm.list_models(wanted)
+    for name in names:
+        mark = "" if name in published else "  (no published weights)"
+        console.print(f"{name}{mark}", highlight=False, markup=False)
+    console.print(
+        f"{len(names)} models of timm. Also: torchvision:NAME, hf:FOLDER_OR_NAME, "
+        "path/file.py:function", style="dim", highlight=False, markup=False,
+    )  # fmt: skip

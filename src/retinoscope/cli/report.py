@@ -1,0 +1,25 @@
+"""``retinoscope report``: a page from run folders alone."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+from typer import Argument, Option
+
+
+def report(
+    runs: Annotated[
+        list[Path], Argument(help="Folders that examine has written.", metavar="RUN...")
+    ],
+    out: Annotated[Path, Option("-o", "--out", help="The file to write.")] = Path("report.html"),
+    title: Annotated[str, Option(help="Of the page; the names of the models if not given.")] = "",
+) -> None:
+    """Make one page of several runs, side by side; no model and no network is needed.
+
+    [dim]retinoscope report runs/monday runs/tuesday -o comparison.html[/]
+    """
+    from retinoscope.report.build import build_report
+
+    sys.stdout.write(f"Report: {build_report(runs, out, title)}\n")

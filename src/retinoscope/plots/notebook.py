@@ -1,0 +1,34 @@
+"""Results draw themselves in a notebook: one formatter for all of them, known to IPython alone."""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING
+
+from retinoscope.core.errors import WrongInput
+from retinoscope.core.result import Result
+from retinoscope.plots import plot
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def as_png(result: Result) -> bytes | None:
+    """The figure of a result; None where there is nothing to draw."""
+    try:
+        figure: Figure = plot(result).figure  # pyright: ignore[reportAssignmentType]
+    except WrongInput:
+        return None
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=120)
+    return buffer.getvalue()
+
+
+def register() -> None:
+    """Tell IPython how to show results, if it runs."""
+    from IPython.core.getipython import get_ipython
+
+    shell = get_ipython()
+    if shell is not None:
+        formatter = shell.display_formatter.formatters["image/png"]  # pyright: ignore
+        formatter.for_type(Result, as_png)

@@ -1,0 +1,1 @@
+"""Run folders in, one report.html out."""

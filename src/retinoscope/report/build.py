@@ -1,0 +1,251 @@
+"""One HTML file from run folders: no network, no model, nothing but what was measured."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import hashlib
+import io
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from retinoscope import __version__
+from retinoscope.core.files import write_atomically
+from retinoscope.core.result import Result
+from retinoscope.probes import get_probe
+from retinoscope.report.anatomy_picture import anatomy_picture
+from retinoscope.report.chart import BANDS
+from retinoscope.report.collect import Examined, Measured, collect
+from retinoscope.report.figures import Figure, common_range, figures
+from retinoscope.report.words import by_kind, protocol_in_brief, protocol_lines
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One subject's chart in a row of charts."""
+
+    subject: str
+    figure: Figure
+    svg: Markup
+    csv: str
+    svg_file: str
+    stem: str
+
+
+@dataclass(frozen=True)
+class Row:
+    """The same figure of all subjects, side by side."""
+
+    title: str
+    panels: Sequence[Panel]
+
+
+@dataclass(frozen=True)
+class Section:
+    """One probe under one protocol."""
+
+    anchor: str
+    probe: str
+    question: str
+    reading: str
+    rows: Sequence[Row]
+    sentences: Sequence[tuple[str, Sequence[str]]]
+    brief: str
+    protocols: Sequence[tuple[str, Sequence[tuple[str, str]]]]
+    downloads: Sequence[tuple[str, str, str]]
+    """Subject, file name and address of each result as JSON."""
+
+
+def build_report(
+    runs: Sequence[Path], out: Path, title: str = "", failures: Sequence[tuple[str, str]] = ()
+) -> Path:
+    """Write the report of one or several run folders; returns where it is.
+
+    ``failures`` are models that could not be examined at all, each with the reason.
+    """
+    examined = collect(runs)
+    page = render(examined, title, failures)
+    write_atomically(out, page)
+    return out
+
+
+def render(
+    examined: Sequence[Examined], title: str = "", failures: Sequence[tuple[str, str]] = ()
+) -> str:
+    """The whole page."""
+    script, style = _asset("page.js"), _asset("page.css")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    environment = Environment(
+        loader=PackageLoader("retinoscope.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    names = " · ".join(subject.name for subject in examined)
+    return environment.get_template("page.html").render(
+        title=title or names,
+        script=Markup(script),
+        script_hash=f"sha256-{digest}",
+        style=Markup(style),
+        version=__version__,
+        subjects=[_card(subject) for subject in examined],
+        untrained=[s.name for s in examined if s.protocol.get("trained") is False],
+        sections=_sections(examined),
+        table=[row for subject in examined for row in _table(subject)],
+        aside=_set_aside(examined),
+        problems=[(s.name, text) for s in examined for text in s.problems],
+        failures=failures,
+        bands={kind.replace("_", " "): colour for kind, colour in BANDS.items()},
+    )
+
+
+def _asset(name: str) -> str:
+    return (files("retinoscope.report") / "templates" / name).read_text()
+
+
+def _card(subject: Examined) -> dict[str, Any]:
+    anatomy = subject.anatomy
+    return {
+        "name": subject.name,
+        "weights": subject.weights,
+        "picture": anatomy_picture(anatomy),
+        "sketch": anatomy.sketch,
+        "summary": anatomy.summary(),
+        "image": "×".join(map(str, anatomy.image)),
+        "parameters": f"{anatomy.parameters:,}",
+        "flops": f"{anatomy.flops:,}",
+        "notes": [(unit.name, unit.note) for unit in anatomy.walk() if unit.note],
+        "download": _address("application/json", anatomy.to_json()),
+    }
+
+
+def _sections(examined: Sequence[Examined]) -> list[Section]:
+    """Results that can be compared stand together: the same probe under the same protocol."""
+    groups: dict[tuple[str, str], list[tuple[Examined, Measured]]] = {}
+    for subject in examined:
+        for measured in subject.measured:
+            result = measured.result
+            compared = ("data", "split", "images", "augmentation", "settings", "precision")
+            shared = json.dumps([result.protocol.get(k) for k in compared], sort_keys=True)
+            groups.setdefault((result.probe, shared), []).append((subject, measured))
+    ordered = sorted(groups.items(), key=lambda item: item[0])
+    return [
+        _section(f"{probe}-{place}", probe, members)
+        for place, ((probe, _), members) in enumerate(ordered)
+    ]
+
+
+def _section(anchor: str, name: str, members: Sequence[tuple[Examined, Measured]]) -> Section:
+    probe = get_probe(name)
+    drawn = [(subject.name, figures(measured.result)) for subject, measured in members]
+    rows = [
+        _row([(subject, figure[place]) for subject, figure in drawn], name)
+        for place in range(len(drawn[0][1]))
+    ]
+    results = [(subject.name, measured.result) for subject, measured in members]
+    return Section(
+        anchor, name, probe.question, probe.reading, rows,
+        [(subject, by_kind(result)) for subject, result in results],
+        protocol_in_brief(results[0][1].protocol),
+        [(subject, protocol_lines(result.protocol)) for subject, result in results],
+        [
+            (subject, f"{name}-{place}.json", _address("application/json", as_json(result)))
+            for place, (subject, result) in enumerate(results)
+        ],
+    )  # fmt: skip
+
+
+def _row(members: Sequence[tuple[str, Figure]], probe: str) -> Row:
+    shared = common_range([figure.chart for _, figure in members])
+    panels = []
+    for place, (subject, figure) in enumerate(members):
+        svg = replace(figure.chart, y_range=shared).svg()
+        panels.append(
+            Panel(
+                subject, figure, svg,
+                _address("text/csv", _csv(figure)),
+                _address("image/svg+xml", str(svg)),
+                f"{probe}-{figure.field}-{place}",
+            )
+        )  # fmt: skip
+    return Row(members[0][1].title, panels)
+
+
+def as_json(result: Result) -> str:
+    """A result as JSON for other programs; what is no number is null."""
+    arrays = {name: _nullable(array.tolist()) for name, array in result.arrays().items()}
+    plain = {"probe": result.probe, "schema": result.schema} | result.values() | arrays
+    return json.dumps(plain, ensure_ascii=False, indent=1, allow_nan=False)
+
+
+def _nullable(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_nullable(v) for v in value]
+    return None if isinstance(value, float) and value != value else value
+
+
+def _csv(figure: Figure) -> str:
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(figure.header)
+    writer.writerows([_formula_safe(cell) for cell in row] for row in figure.rows)
+    return buffer.getvalue()
+
+
+def _formula_safe(cell: str) -> str:
+    """Numbers as numbers; a name that a spreadsheet would run as a formula gets a quote first."""
+    plain = cell.replace("−", "-")
+    try:
+        float(plain)
+    except ValueError:
+        return f"'{cell}" if cell[:1] in "=+-@" else cell
+    return plain
+
+
+def _address(kind: str, content: str) -> str:
+    return f"data:{kind};base64,{base64.b64encode(content.encode()).decode()}"
+
+
+def _table(subject: Examined) -> list[dict[str, Any]]:
+    """Everything measured and everything skipped, a line each."""
+    rows = []
+    for measured in subject.measured:
+        result, note = measured.result, measured.note
+        skipped = getattr(result, "skipped", ())
+        rows.append({
+            "subject": subject.name, "probe": result.probe, "status": "measured",
+            "images": str(getattr(result, "images", result.protocol.get("images", ""))),
+            "units": str(len(getattr(result, "units", ()))),
+            "pieces": str(note.get("pieces", "")), "seconds": str(note.get("seconds", "")),
+            "remarks": [
+                *(f"unit {unit} not measured: {why}" for unit, why in skipped),
+                *(f"done again: {text}" for text in note.get("redone", ())),
+                *note.get("notices", ()),
+            ],
+        })  # fmt: skip
+    for skipped in subject.skipped:
+        rows.append({
+            "subject": subject.name, "probe": skipped.get("probe", ""),
+            "status": "not applicable", "images": "", "units": "", "pieces": "", "seconds": "",
+            "remarks": [f"it {skipped.get('reason', '')}"],
+        })  # fmt: skip
+    return rows
+
+
+def _set_aside(examined: Sequence[Examined]) -> list[tuple[str, str, str]]:
+    """Images that could not be read: data, image, reason."""
+    found = dict.fromkeys(
+        (str(measured.result.protocol.get("data", "")), str(image), str(reason))
+        for subject in examined
+        for measured in subject.measured
+        for image, reason in measured.result.protocol.get("set aside", ())
+    )
+    return list(found)

@@ -1,0 +1,98 @@
+"""What run folders hold, read without the models: the only input of a report."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from retinoscope.core.anatomy import Anatomy
+from retinoscope.core.errors import RetinoscopeError, UnreadableFile
+from retinoscope.core.result import Result
+from retinoscope.probes import get_probe
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A result, and how it came to be."""
+
+    result: Result
+    note: dict[str, Any]
+
+
+@dataclass
+class Examined:
+    """One subject of a run folder."""
+
+    name: str
+    weights: str
+    anatomy: Anatomy
+    protocol: dict[str, Any]
+    measured: list[Measured] = field(default_factory=list)
+    skipped: list[dict[str, Any]] = field(default_factory=list)
+    """Probes that were not applicable, each with its reason."""
+    problems: list[str] = field(default_factory=list)
+    """Files that could not be read."""
+
+
+def collect(runs: Iterable[Path]) -> list[Examined]:
+    """All subjects of all run folders, in the order of the folders and of their names."""
+    found = [subject for run in runs for subject in _subjects(Path(run))]
+    if not found:
+        raise UnreadableFile(
+            "Nothing has been measured in these folders yet. "
+            "Measure something with: retinoscope examine MODEL --out FOLDER"
+        )
+    return found
+
+
+def _subjects(run: Path) -> list[Examined]:
+    if not (run / "run.json").is_file():
+        raise UnreadableFile(
+            f"{str(run)!r} is not a run folder: it has no run.json. "
+            "Make one with: retinoscope examine MODEL --out FOLDER"
+        )
+    folders = sorted(path.parent for path in run.glob("*/subject.json"))
+    order = _order(run)
+    folders.sort(key=lambda f: order.index(f.name) if f.name in order else len(order))
+    return [_subject(folder) for folder in folders]
+
+
+def _order(run: Path) -> list[str]:
+    """The order in which the subjects were asked for last, where it is known."""
+    try:
+        return list(json.loads((run / "order.json").read_text()))
+    except (OSError, ValueError, TypeError):
+        return []
+
+
+def _subject(folder: Path) -> Examined:
+    try:
+        plain = json.loads((folder / "subject.json").read_text())
+        anatomy = Anatomy.from_json((folder / "anatomy.json").read_text())
+        examined = Examined(plain["name"], plain["weights"], anatomy, plain["protocol"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UnreadableFile(
+            f"{str(folder)!r} cannot be read: {error}. Measure the model again with: "
+            "retinoscope examine MODEL --out FOLDER"
+        ) from None
+    for note in sorted(folder.glob("*.note.json")):
+        _read(note, examined)
+    for path in sorted(folder.glob("*.skipped.json")):
+        try:
+            examined.skipped.append(json.loads(path.read_text()))
+        except ValueError:
+            examined.problems.append(f"{path.name} is damaged.")
+    return examined
+
+
+def _read(note: Path, examined: Examined) -> None:
+    stem = note.name.removesuffix(".note.json")
+    try:
+        kind = get_probe(stem.partition(".")[0]).result
+        result = kind.load(note.parent, stem)
+        examined.measured.append(Measured(result, json.loads(note.read_text())))
+    except (RetinoscopeError, ValueError) as error:
+        examined.problems.append(str(error))

@@ -1,0 +1,105 @@
+"""The whole line in one call: names in, a report out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from retinoscope.core.errors import NotApplicable, RetinoscopeError
+from retinoscope.core.files import write_atomically
+from retinoscope.core.probe import Probe, Watcher
+from retinoscope.core.result import Result
+from retinoscope.core.subject import Subject
+from retinoscope.probes import get_probe, list_probes
+from retinoscope.report.build import build_report
+from retinoscope.run.engines import choose_engine
+from retinoscope.run.folder import safe_name
+from retinoscope.run.progress import Reporter
+from retinoscope.run.run import Run
+from retinoscope.run.subject import load_subject
+
+
+@dataclass
+class Examination:
+    """What an examination gave, and where it lies."""
+
+    folder: Path
+    report: Path | None = None
+    results: dict[str, dict[str, Result | NotApplicable]] = field(default_factory=dict)
+    """By model, then by probe; a probe that was not applicable says why."""
+    failures: list[tuple[str, str]] = field(default_factory=list)
+    """Models that could not be examined, and why."""
+
+    def __str__(self) -> str:
+        lines = [f"{model}: {', '.join(found)}" for model, found in self.results.items()]
+        lines += [f"{model} could not be examined: {why}" for model, why in self.failures]
+        return "\n".join([*lines, f"report: {self.report}"])
+
+
+def examine(
+    models: str | Subject | Sequence[str | Subject],
+    data: Any = "cues",
+    *,
+    probes: Sequence[str | Probe | Watcher] | None = None,
+    out: Path | str | None = None,
+    jobs: int = 1,
+    ray: str | None = None,
+    fresh: bool = False,
+    reporter: Reporter | None = None,
+    **settings: Any,
+) -> Examination:
+    """Measure models and write the report; what the folder holds already is not done again.
+
+    Args:
+        models: Names that :func:`retinoscope.load_model` knows, or subjects.
+        data: What to show them; see :func:`retinoscope.load_subject`.
+        probes: Names, or probes with settings of their own; all that exist if not given.
+        out: The run folder; named after models and data under ``runs/`` if not given.
+        jobs: Processes on this machine.
+        ray: Address of a Ray cluster to use instead.
+        fresh: Start over: remove what the folder holds.
+        reporter: Who is told how it goes; nobody if not given.
+        settings: Passed on to :func:`retinoscope.load_subject`: ``images``, ``pretrained``, ….
+    """
+    asked = [models] if isinstance(models, str | Subject) else list(models)
+    if not asked:
+        raise RetinoscopeError("No model was named. Name one: retinoscope examine resnet50")
+    questions = [get_probe(p)() if isinstance(p, str) else p for p in probes or list_probes()]
+    folder = Path(out) if out else default_folder([_name(m) for m in asked], data)
+    reporter = reporter or Reporter()
+    run = Run(folder, fresh=fresh, engine=choose_engine(jobs, ray), reporter=reporter)
+    done = Examination(folder)
+    order: list[str] = []
+    for model in asked:
+        try:
+            reporter.begin(f"taking {_name(model)} apart", 1)
+            subject = model if isinstance(model, Subject) else load_subject(model, data, **settings)
+            order.append(run.files.subject_folder(subject).name)
+            done.results[subject.name] = run.measure_all(questions, subject)
+        except RetinoscopeError as error:
+            if len(asked) == 1:
+                raise
+            done.failures.append((_name(model), str(error)))
+            reporter.say(f"{_name(model)} could not be examined: {error}")
+    if not done.results:
+        raise RetinoscopeError(
+            f"None of the {len(asked)} models could be examined. The first: {done.failures[0][1]}"
+        )
+    with run.files.writing():
+        write_atomically(folder / "order.json", json.dumps(order) + "\n")
+        done.report = build_report([folder], folder / "report.html", failures=done.failures)
+    run.files.close()
+    return done
+
+
+def default_folder(models: Sequence[str], data: Any) -> Path:
+    """Where a run goes that nobody has named a folder for; the same for the same names."""
+    shown = data if isinstance(data, str) else type(data).__name__
+    return Path("runs") / f"{safe_name('+'.join(models))}-{safe_name(shown)}"
+
+
+def _name(model: str | Subject) -> str:
+    return model if isinstance(model, str) else model.name
