@@ -115,7 +115,7 @@ def _watched(
     while parts:
         images = parts.pop(0)
         try:
-            yield _watch(watchers, subject, images)
+            yield watch(watchers, subject, images)
         except (torch.OutOfMemoryError, RuntimeError) as error:
             if not _out_of_memory(error):
                 raise
@@ -133,9 +133,10 @@ def _out_of_memory(error: Exception) -> bool:
     return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 
-def _watch(
+def watch(
     watchers: Sequence[Watcher], subject: Subject, images: torch.Tensor
 ) -> list[dict[str, np.ndarray]]:
+    """What each watcher keeps of these images (N, C, H, W), by unit: one forward pass."""
     kept: list[dict[str, torch.Tensor]] = [{} for _ in watchers]
     with torch.inference_mode():
         for state in subject.replay.walk(subject.to_device(images)):

@@ -7,6 +7,7 @@ them, and files that the subject names must be there under the same paths.
 from __future__ import annotations
 
 import logging
+import socket
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -17,6 +18,10 @@ from retinoscope.run.task import Outcome, Task
 
 _AHEAD = 4
 """Tasks in flight per core: enough that no worker waits, few enough that little is lost."""
+
+
+_KNOCK = 10.0
+"""Seconds to wait for an answer from the cluster's address."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +74,7 @@ class OnRay:
             return False
         address = None if self.address == "local" else self.address
         try:
+            _check_reachable(self.address)
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
         except (ConnectionError, ValueError, RuntimeError, OSError) as error:
             raise RetinoscopeError(
@@ -76,3 +82,10 @@ class OnRay:
                 "`ray start --head`, or use --ray local for one on this machine."
             ) from error
         return True
+
+
+def _check_reachable(address: str) -> None:
+    """Knock first: Ray itself would wait for minutes where nobody answers."""
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if colon and port.isdigit():
+        socket.create_connection((host, int(port)), _KNOCK).close()

@@ -1,0 +1,169 @@
+import json
+import shutil
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from retinoscope.cli.main import app
+from retinoscope.core.errors import NotApplicable, RetinoscopeError, UnreadableFile
+from retinoscope.report.build import as_json, build_report
+from retinoscope.report.chart import Chart, Line, Point, ticks
+from retinoscope.report.collect import collect
+from retinoscope.report.examine import default_folder, examine
+from retinoscope.report.figures import figures, number
+from retinoscope.report.words import by_kind
+from retinoscope.run.subject import load_subject
+
+
+def test_the_same_folder_gives_the_same_page(measured, tmp_path):
+    one, two = (build_report([measured], tmp_path / n).read_text() for n in ("1.html", "2.html"))
+    assert one == two
+    assert "tiny" in one
+    assert "40 images of cues (test), not augmented, 16×16, float32, weight decay 0.0" in one
+
+
+def test_several_folders_on_one_page(measured, tmp_path):
+    shutil.copytree(measured, tmp_path / "second")
+    page = build_report([measured, tmp_path / "second"], tmp_path / "r.html").read_text()
+    assert page.count('<article class="card">') == 4
+
+
+def test_figures_hold_every_finite_value(measured):
+    for subject in collect([measured]):
+        for one in subject.measured:
+            result = one.result
+            for figure in figures(result):
+                drawn = [p.y for line in figure.chart.lines for p in line.points]
+                finite = [y for y in drawn if np.isfinite(y)]
+                values = getattr(result, figure.field)
+                assert len(finite) == np.isfinite(values).sum()
+                assert str(figure.chart.svg()).count("<circle") == len(finite)
+
+
+def test_words_count_what_the_steps_say(measured):
+    result = collect([measured])[0].measured[1].result
+    assert result.probe == "variance"
+    place = result.kinds.index("conv")
+    lowers = int(result.step[place] < 0)
+    assert by_kind(result)[0].startswith(f"{lowers} of 1 conv units lower it (median step ")
+
+
+def test_a_damaged_result_is_shown_as_such_and_the_rest_stands(measured, tmp_path):
+    shutil.copytree(measured, tmp_path / "run")
+    broken = next((tmp_path / "run").rglob("variance.*.npz"))
+    broken.write_bytes(b"PK nonsense")
+    page = build_report([tmp_path / "run"], tmp_path / "r.html").read_text()
+    assert "a file could not be read" in page
+    assert "the arrays beside it are damaged" in page
+    assert page.count('<td class="word">measured</td>') == 3
+
+
+def test_an_old_schema_is_refused_by_name(measured, tmp_path):
+    shutil.copytree(measured, tmp_path / "run")
+    for path in (tmp_path / "run").rglob("variance.*.json"):
+        if not path.name.endswith("note.json"):
+            path.write_text(path.read_text().replace('"schema": 1', '"schema": 0', 1))
+    (first, _) = collect([tmp_path / "run"])
+    assert (
+        "holds variance of schema 0, but this version reads variance of schema 1"
+        in (first.problems[0])
+    )
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda path: path.mkdir(), "is not a run folder: it has no run.json"),
+        (
+            lambda path: (path.mkdir(), (path / "run.json").write_text('{"retinoscope run": 1}')),
+            "Nothing has been measured",
+        ),
+    ],
+)
+def test_folders_that_hold_nothing(tmp_path, make, says):
+    make(tmp_path / "x")
+    with pytest.raises(UnreadableFile, match=says):
+        build_report([tmp_path / "x"], tmp_path / "r.html")
+    assert not (tmp_path / "r.html").exists()
+
+
+def test_json_for_others_has_null_for_what_is_no_number(measured):
+    result = collect([measured])[0].measured[0].result
+    plain = json.loads(as_json(result))
+    assert plain["high_step"][0] is None
+    assert plain["high"][1] == pytest.approx(result.high[1])
+
+
+def test_unlabelled_and_not_applicable_are_told_apart(tmp_path, measured):
+    """A probe that needs labels, on images that have none: said, never dropped."""
+    from dataclasses import dataclass
+
+    from retinoscope.probes.variance import Variance
+    from retinoscope.run.run import Run
+
+    @dataclass(frozen=True)
+    class Labelled(Variance):
+        @property
+        def needs(self):
+            from retinoscope import Needs
+
+            return Needs(labels=True)
+
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    from PIL import Image
+
+    for place in range(3):
+        pixels = np.random.default_rng(place).integers(0, 255, (20, 30, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(photos / f"{place}.png")
+    (photos / "broken.png").write_bytes(b"not a png")
+    from run.tiny import build
+
+    subject = load_subject(build().eval(), str(photos), name="tiny", size=(16, 16))
+    run = Run(tmp_path / "run")
+    answers = run.measure_all([Labelled()], subject)
+    assert isinstance(answers["variance"], NotApplicable)
+    with pytest.raises(NotApplicable, match="needs labels; these images have no labels"):
+        run.measure(Labelled(), subject)
+    found = run.measure(Variance(), subject)
+    assert found.images == 3
+    page = build_report([tmp_path / "run"], tmp_path / "r.html").read_text()
+    assert "it needs labels; these images have no labels" in page
+    assert "not applicable" in page
+    assert "1 image could not be read" in page
+    assert "broken.png" in page
+
+
+def test_examine_goes_on_past_a_model_that_fails(tmp_path):
+    from run.elsewhere import TINY
+
+    done = examine([TINY, "resnet51"], images=20, out=tmp_path / "run", pretrained=False)
+    assert list(done.results) == [TINY]
+    assert "timm has no model 'resnet51'" in done.failures[0][1]
+    assert "could not be examined" in done.report.read_text()
+    assert "resnet51 could not be examined" in str(done)
+    with pytest.raises(RetinoscopeError, match="timm has no model"):
+        examine("resnet51", out=tmp_path / "two")
+    with pytest.raises(RetinoscopeError, match="None of the 2 models could be examined"):
+        examine(["resnet51", "resnet52"], out=tmp_path / "three")
+
+
+def test_default_folder_is_the_same_for_the_same_names():
+    assert str(default_folder(["a/b", "c"], "cues")) == "runs/a-b+c-cues".replace("+", "-")
+
+
+def test_report_command(measured, tmp_path):
+    result = CliRunner().invoke(app, ["report", str(measured), "-o", f"{tmp_path}/page.html"])
+    assert result.exit_code == 0, result.output
+    assert (tmp_path / "page.html").read_text().startswith("<!doctype html>")
+
+
+def test_charts_of_nothing_and_of_one_point():
+    nothing = Chart([Line([Point(0, float("nan"))])], "x", "y").svg()
+    assert "<circle" not in nothing
+    one = Chart([Line([Point(0.5, 3.0, label="3")])], "x", "y").svg()
+    assert str(one).count("<circle") == 1
+    assert "nan" not in str(nothing) + str(one)
+    assert ticks(0, 0) == []
+    assert number(0.0) == "0"

@@ -1,0 +1,133 @@
+"""The page in a real browser."""
+
+import base64
+import json
+import re
+
+import pytest
+
+from report.conftest import HOSTILE
+from retinoscope.report.build import build_report
+
+
+@pytest.fixture
+def opened(browser, tmp_path):
+    """Open a report; everything it asks for and complains of is recorded."""
+    pages = []
+
+    def open_page(folder):
+        path = build_report([folder], tmp_path / "report.html")
+        page = browser.new_page(viewport={"width": 1200, "height": 900})
+        pages.append(page)
+        page.requests, page.complaints = [], []
+        page.on("request", lambda request: page.requests.append(request.url))
+        page.on("console", lambda message: page.complaints.append(message.text))
+        page.on("pageerror", lambda error: page.complaints.append(str(error)))
+        page.goto(path.as_uri())
+        return page
+
+    yield open_page
+    for page in pages:
+        page.close()
+
+
+def asked_of_others(page):
+    return [url for url in page.requests if not url.startswith(("file:", "data:"))]
+
+
+def test_opens_without_complaint_and_without_any_request(opened, measured):
+    page = opened(measured)
+    assert page.complaints == []
+    assert asked_of_others(page) == []
+    assert len(page.requests) == 1
+    assert page.locator("svg.chart").count() == 10  # five figures of two subjects
+    assert "untrained" not in page.locator("main").inner_text().lower()
+
+
+def test_hovering_a_curve_shows_unit_and_value(opened, measured):
+    page = opened(measured)
+    chart = page.locator("svg.chart").first
+    point = chart.locator(".point").nth(3)
+    label = point.get_attribute("data-label")
+    point.scroll_into_view_if_needed()
+    box = point.bounding_box()
+    assert page.locator("#tip").is_hidden()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    tip = page.locator("#tip")
+    assert tip.is_visible()
+    shown = tip.inner_text()
+    assert shown == label
+    unit, kind, value = shown.split(" · ")
+    from retinoscope.report.collect import collect
+
+    first = collect([measured])[0].measured[0].result
+    place = first.units.index(unit)
+    assert kind == first.kinds[place]
+    number = float(value.split(" at ")[0].replace("−", "-"))
+    assert number in [float(f"{v:.4g}") for v in first.log_amplitude[place]]
+    page.mouse.move(2, 2)
+    assert tip.is_hidden()
+
+
+def test_hovering_depth_and_anatomy_too(opened, measured):
+    page = opened(measured)
+    for where in ("svg.anatomy .point", "section#fourier-0 .panels >> nth=1 >> .point"):
+        point = page.locator(where).nth(2)
+        point.scroll_into_view_if_needed()
+        point.hover(force=True)
+        assert page.locator("#tip").inner_text() == point.get_attribute("data-label")
+
+
+def test_a_click_sorts_a_table(opened, measured):
+    page = opened(measured)
+    table = page.locator("#everything table").first
+    head = table.locator("th").nth(1)
+    head.click()
+    up = table.locator("tbody td:nth-child(2)").all_inner_texts()
+    head.click()
+    down = table.locator("tbody td:nth-child(2)").all_inner_texts()
+    assert up == sorted(up)
+    assert down == sorted(down, reverse=True)
+    assert set(up) == {"fourier", "variance"}
+
+
+def test_data_can_be_taken_from_the_page(opened, measured):
+    page = opened(measured)
+    links = page.locator("a[download]")
+    kinds = {}
+    for place in range(links.count()):
+        name, address = (links.nth(place).get_attribute(a) for a in ("download", "href"))
+        content = base64.b64decode(address.partition("base64,")[2]).decode()
+        kinds.setdefault(name.rpartition(".")[2], []).append(content)
+    assert all(text.startswith("<svg") for text in kinds["svg"])
+    assert kinds["csv"][0].startswith("unit,kind,frequency (π rad/px),Δ log amplitude")
+    results = [json.loads(text) for text in kinds["json"]]
+    assert {"fourier", "variance"} <= {r.get("probe") for r in results}
+    with page.expect_download() as download:
+        page.locator("a[download$='.csv']").first.click()
+    assert download.value.suggested_filename == "fourier-log_amplitude-0.csv"
+
+
+def test_hostile_names_stay_text(opened, hostile):
+    page = opened(hostile)
+    assert page.complaints == []
+    assert asked_of_others(page) == []
+    assert page.locator("script").count() == 1
+    assert page.locator("img").count() == 0
+    assert "pwned" not in page.title().replace(HOSTILE[0], "").replace(HOSTILE[1], "")
+    text = page.locator("main").inner_text()
+    for name in HOSTILE[:2]:
+        assert name in text
+    assert "{{ 7 * 7 }}" in text
+    assert page.evaluate("document.documentElement.scrollWidth") <= 1200  # long names wrap
+    table = page.locator("#everything").inner_text()
+    assert HOSTILE[0] in table  # as an image that was set aside
+
+
+def test_narrow_screens_and_paper(opened, measured):
+    page = opened(measured)
+    page.set_viewport_size({"width": 380, "height": 800})
+    assert page.evaluate("document.documentElement.scrollWidth") <= 380
+    page.emulate_media(media="print")
+    assert page.locator("nav").is_hidden()
+    assert re.search("variance", page.locator("main").inner_text(), re.IGNORECASE)

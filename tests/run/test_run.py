@@ -1,0 +1,248 @@
+import errno
+import hashlib
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from retinoscope.core.errors import RunFolderError
+from retinoscope.probes.fourier import Fourier
+from retinoscope.probes.variance import Variance
+from retinoscope.run.progress import Reporter
+from retinoscope.run.run import Run, measure
+
+PROBES = (Fourier(), Variance())
+
+
+class Listening(Reporter):
+    """Remembers what it is told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.said: list[str] = []
+        self.advanced = 0
+
+    def say(self, text: str) -> None:
+        self.said.append(text)
+
+    def advance(self) -> None:
+        self.advanced += 1
+
+
+def contents(folder: Path) -> dict[str, str]:
+    """What is measured, without the notes that hold times."""
+    kept = [p for p in folder.rglob("*") if p.is_file() and not p.name.endswith(".note.json")]
+    kept = [p for p in kept if p.name not in (".lock", "report.html")]
+    return {str(p.relative_to(folder)): hashlib.sha256(p.read_bytes()).hexdigest() for p in kept}
+
+
+def stamps(folder: Path) -> dict[str, tuple[int, int]]:
+    found = {p: p.stat() for p in folder.rglob("*.piece")}
+    return {p.name + p.parent.name: (s.st_mtime_ns, s.st_ino) for p, s in found.items()}
+
+
+def test_a_result_is_written_with_its_protocol_and_read_back_equal(tiny, tmp_path):
+    subject = tiny()
+    found = Run(tmp_path).measure(Variance(), subject)
+    (note,) = tmp_path.rglob("variance.*.note.json")
+    stem = note.name.removesuffix(".note.json")
+    assert type(found).load(note.parent, stem) == found
+    protocol = json.loads(note.with_name(f"{stem}.json").read_text())["protocol"]
+    assert protocol["images"] == 300
+    assert protocol["split"] == "test"
+    assert protocol["augmentation"] is None
+    assert protocol["precision"] == "float32"
+    assert {"torch", "timm", "retinoscope"} <= protocol["versions"].keys()
+    assert protocol["settings"] == {}
+    assert json.loads(note.read_text())["pieces"] == 3
+
+
+def test_watchers_share_one_pass_and_what_is_there_is_not_done_again(tiny, tmp_path, monkeypatch):
+    from retinoscope.anatomy.replay import Replay
+
+    subject, passes = tiny(), []
+    walk = Replay.walk
+    monkeypatch.setattr(
+        Replay, "walk", lambda self, batch: passes.append(len(batch)) or walk(self, batch)
+    )
+    first = Listening()
+    both = Run(tmp_path, reporter=first).measure_all(PROBES, subject)
+    assert first.advanced == 3  # of 128, 128 and 44 images
+    assert sum(passes) == 300 + 2 * 4  # and four images twice, to see that they repeat
+    passes.clear()
+    second = Listening()
+    again = Run(tmp_path, reporter=second).measure_all(PROBES, subject)
+    assert (second.advanced, passes) == (0, [])
+    assert again == both
+    assert any("is there already" in text for text in second.said)
+
+
+def test_a_probe_that_comes_later_uses_only_its_own_pass(tiny, tmp_path):
+    subject = tiny()
+    run = Run(tmp_path)
+    run.measure(Variance(), subject)
+    before = stamps(tmp_path)
+    run.measure_all(PROBES, subject)
+    assert before.items() <= stamps(tmp_path).items()
+    alone = measure(Fourier(), subject)
+    assert alone == run.measure(Fourier(), subject)
+
+
+def test_other_settings_stand_beside_and_share_nothing(tiny, tmp_path):
+    subject = tiny()
+    run = Run(tmp_path)
+    plain, rings = (run.measure(Fourier(direction=d), subject) for d in ("diagonal", "radial"))
+    assert not np.array_equal(plain.high, rings.high)
+    assert len(list(tmp_path.rglob("fourier.*.note.json"))) == 2
+    assert run.measure(Fourier(), subject) == plain
+
+
+@pytest.mark.parametrize("harm", ["truncated", "flipped", "stale", "emptied", "garbage"])
+def test_a_harmed_piece_is_noticed_redone_and_reported(tiny, tmp_path, harm):
+    subject = tiny()
+    whole = Run(tmp_path / "whole")
+    expected = whole.measure_all(PROBES, subject)
+    reference = contents(tmp_path / "whole")
+
+    run = Run(tmp_path / "harmed")
+    run.measure_all(PROBES, subject)
+    first, second, *_ = sorted((tmp_path / "harmed").rglob("pieces/fourier.*/*.piece"))
+    content = first.read_bytes()
+    flipped = bytearray(content)
+    flipped[len(content) * 2 // 3] ^= 1
+    first.write_bytes(
+        {
+            "truncated": content[: len(content) // 2],
+            "flipped": bytes(flipped),
+            "stale": second.read_bytes(),  # a whole piece, but another one
+            "emptied": b"",
+            "garbage": b"{}\n" + os.urandom(99),
+        }[harm]
+    )
+    others = {k: v for k, v in stamps(tmp_path / "harmed").items() if first.name not in k}
+    listening = Listening()
+    again = Run(tmp_path / "harmed", reporter=listening).measure_all(PROBES, subject)
+    assert again == expected
+    assert contents(tmp_path / "harmed") == reference
+    assert listening.advanced == 1
+    word = "stale" if harm == "stale" else "damaged"
+    assert any(f"piece 0000000 of fourier is {word}" in text for text in listening.said)
+    assert others.items() <= stamps(tmp_path / "harmed").items()
+    (note,) = (tmp_path / "harmed").rglob("fourier.*.note.json")
+    assert word in json.loads(note.read_text())["redone"][0]
+
+
+@pytest.mark.parametrize("bit", range(0, 2400, 97))
+def test_no_flipped_bit_of_a_piece_goes_unnoticed(tiny, tmp_path, bit):
+    from retinoscope.run.piece import BadPiece, Finished, read_piece, write_piece
+
+    path = tmp_path / "0000000.piece"
+    write_piece(path, "key", Finished({"a": np.arange(9.0)}, ()))
+    content = bytearray(path.read_bytes())
+    content[(bit // 8) % len(content)] ^= 1 << (bit % 8)
+    path.write_bytes(bytes(content))
+    with pytest.raises(BadPiece):
+        read_piece(path, "key")
+
+
+def test_a_damaged_result_is_combined_again_from_its_pieces(tiny, tmp_path):
+    subject = tiny()
+    expected = Run(tmp_path).measure(Variance(), subject)
+    (arrays,) = tmp_path.rglob("variance.*.npz")
+    arrays.write_bytes(arrays.read_bytes()[:-9])
+    listening = Listening()
+    again = Run(tmp_path, reporter=listening).measure(Variance(), subject)
+    assert again == expected
+    assert listening.advanced == 0
+    assert any("damaged" in text and "combined again" in text for text in listening.said)
+
+
+def test_changed_weights_have_another_key(tiny, tmp_path):
+    import torch
+
+    from retinoscope.run.subject import load_subject
+
+    subject = tiny(images=50)
+    run = Run(tmp_path, reporter=(listening := Listening()))
+    before = run.measure(Variance(), subject)
+    with torch.no_grad():
+        subject.backbone.stem.weight *= 1.1
+    changed = load_subject(subject.backbone, "cues", name=subject.name, size=(16, 16), images=50)
+    after = run.measure(Variance(), changed)
+    assert not np.allclose(before.variance, after.variance)
+    assert any("other version(s) of this model" in text for text in listening.said)
+
+
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        (errno.ENOSPC, "is full"),
+        (errno.EROFS, "cannot be written to"),
+        (errno.EIO, "cannot be used"),
+    ],
+)
+def test_a_disk_that_refuses_is_explained_and_nothing_is_damaged(
+    tiny, tmp_path, monkeypatch, code, says
+):
+    subject = tiny()
+    expected = measure(Variance(), subject)
+    run = Run(tmp_path)
+    real, calls = os.fsync, []
+
+    def refuse(descriptor: int) -> None:
+        calls.append(descriptor)
+        if len(calls) > 4:  # subject, anatomy and two pieces are written
+            raise OSError(code, os.strerror(code))
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    with pytest.raises(RunFolderError, match=says) as error:
+        run.measure(Variance(), subject)
+    assert "is kept and whole" in str(error.value)
+    monkeypatch.undo()
+    assert len(list(tmp_path.rglob("*.piece"))) == 2
+    assert not list(tmp_path.rglob("*.unfinished"))
+    listening = Listening()
+    assert Run(tmp_path, reporter=listening).measure(Variance(), subject) == expected
+    assert listening.advanced == 1
+
+
+def test_leftovers_of_a_killed_process_are_swept_but_not_those_of_a_living_one(tiny, tmp_path):
+    run = Run(tmp_path)
+    run.measure(Variance(), tiny(images=20))
+    leftover = tmp_path / ".x.piece.abc.unfinished"
+    leftover.write_bytes(b"half")
+    Run(tmp_path)  # the first one still has the folder open
+    assert leftover.exists()
+    run.files.close()
+    Run(tmp_path)
+    assert not leftover.exists()
+
+
+def test_fresh_starts_over_and_not_under_anothers_feet(tiny, tmp_path):
+    subject = tiny(images=20)
+    run = Run(tmp_path)
+    run.measure(Variance(), subject)
+    with pytest.raises(RunFolderError, match="Another process is working in"):
+        Run(tmp_path, fresh=True)
+    run.files.close()
+    again = Run(tmp_path, fresh=True)
+    assert not list(tmp_path.rglob("*.piece"))
+    again.measure(Variance(), subject)
+
+
+def test_only_run_folders_are_touched(tmp_path):
+    (tmp_path / "thesis.tex").write_text("years of work")
+    for fresh in (False, True):
+        with pytest.raises(RunFolderError, match="not empty and no run folder"):
+            Run(tmp_path, fresh=fresh)
+    assert (tmp_path / "thesis.tex").read_text() == "years of work"
+    with pytest.raises(RunFolderError, match="is a file"):
+        Run(tmp_path / "thesis.tex")
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "run.json").write_text('{"retinoscope run": 99}')
+    with pytest.raises(RunFolderError, match="made by another version"):
+        Run(other)
