@@ -86,7 +86,7 @@ def test_neither_import_nor_help_waits_for_torch():
         "import sys, retinoscope\n"
         "from retinoscope.cli.main import app\n"
         "from typer.testing import CliRunner\n"
-        "assert CliRunner().invoke(app, ['anatomy', '--help']).exit_code == 0\n"
+        "assert CliRunner().invoke(app, ['examine', '--help']).exit_code == 0\n"
         "heavy = {'torch', 'timm', 'matplotlib', 'networkx', 'numpy', 'transformers'}\n"
         "assert heavy.isdisjoint(sys.modules), heavy & set(sys.modules)\n"
     )

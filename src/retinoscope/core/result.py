@@ -8,13 +8,15 @@ import json
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, dataclass_transform
 
 from retinoscope.core.errors import UnreadableFile
 from retinoscope.core.files import write_atomically
 
 if TYPE_CHECKING:
     import numpy as np
+
+T = TypeVar("T")
 
 
 def axes(
@@ -39,7 +41,13 @@ def axes(
     )  # fmt: skip
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass_transform(frozen_default=True, eq_default=False, kw_only_default=True)
+def answer(cls: type[T]) -> type[T]:
+    """Make a class of results a frozen dataclass that compares and prints as all results do."""
+    return dataclass(frozen=True, eq=False, repr=False, kw_only=True)(cls)
+
+
+@answer
 class Result:
     """The base of all answers: one level of subclasses, which add fields only."""
 
@@ -110,7 +118,7 @@ class Result:
             packed = path.with_name(path.name.removesuffix(".json") + ".npz").read_bytes()
             found = plain.pop("probe"), plain.pop("schema")
             digest = plain.pop("arrays")
-        except (OSError, ValueError, KeyError, AttributeError) as error:
+        except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
             raise UnreadableFile(
                 f"{str(path)!r} is not a whole result: {type(error).__name__}: {error}. "
                 "Measure it again with: retinoscope examine"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from retinoscope.core.anatomy import Anatomy
 from retinoscope.core.coverage import covered
 from retinoscope.core.probe import Needs, Partial
-from retinoscope.core.result import Result, axes
+from retinoscope.core.result import Result, answer, axes
 from retinoscope.core.unit import Unit
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@answer
 class FourierResult(Result):
     """``log_amplitude[u, k]``: unit u at ``frequency[u, k]``, less the same unit at frequency 0.
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from retinoscope.core.anatomy import Anatomy
 from retinoscope.core.coverage import covered
 from retinoscope.core.probe import Needs, Partial
-from retinoscope.core.result import Result, axes
+from retinoscope.core.result import Result, answer, axes
 from retinoscope.core.unit import Unit
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@answer
 class VarianceResult(Result):
     """``variance[u]`` after unit u; a step is that less the variance of the unit's input."""
 

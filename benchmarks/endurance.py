@@ -1,0 +1,223 @@
+"""An examination that is killed, damaged and divided, against one that is left alone.
+
+- killed with SIGKILL at random moments and started again each time: the same bytes of arrays and
+  values at the end, and no finished piece done twice
+- a truncated, a flipped and a misplaced piece: noticed, done again, reported
+- 1 and 4 workers, 1 and 2 jobs, batches of 7 and 64: the same numbers to 1e-6
+- a Ray cluster of two nodes, one of which is removed half way: the same numbers
+
+Exits with 1 where any of this does not hold.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+MODEL = "resnet20_cifar"
+EXAMINE = ("examine", MODEL, "--untrained", "--images", "2048", "--batch", "64")
+
+
+def main() -> None:
+    """Print a line per proof."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="endurance-") as temporary:
+        folder = Path(temporary)
+        start = time.monotonic()
+        examine(folder / "alone")
+        alone = time.monotonic() - start
+        print(f"left alone: {alone:.1f} s, {len(pieces(folder / 'alone'))} pieces")
+        proofs = [
+            killed(folder, alone, arguments.kills, arguments.seed),
+            damaged(folder),
+            *divided(folder),
+            lost_node(folder),
+        ]
+    sys.exit(0 if all(proofs) else 1)
+
+
+def command(out: Path, *more: str) -> list[str]:
+    """The examination as a command."""
+    return [sys.executable, "-m", "retinoscope", *EXAMINE, "--out", str(out), *more]
+
+
+def examine(out: Path, *more: str) -> str:
+    """Run it to its end; what it said."""
+    done = subprocess.run(command(out, *more), capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(more)} ended with {done.returncode}: {done.stderr[-2000:]}")
+    return done.stderr
+
+
+def killed(folder: Path, alone: float, kills: int, seed: int) -> bool:
+    """Kill at random moments, from before the first import to after the last piece."""
+    draw, out = random.Random(seed), folder / "killed"
+    finished: dict[Path, tuple[int, int]] = {}
+    redone, hits = 0, 0
+    for _ in range(kills):
+        process = subprocess.Popen(
+            command(out), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        # Most of the time goes into starting up, so moments are drawn from the first piece on too.
+        wait_for_more_pieces(out, len(finished), process, draw.choice((0.0, alone)))
+        time.sleep(draw.uniform(0, 0.25 * alone / kills))
+        hits += process.poll() is None
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        now = stamps(out)
+        redone += sum(now.get(path) != stamp for path, stamp in finished.items())
+        finished = now
+    examine(out)
+    now = stamps(out)
+    redone += sum(now.get(path) != stamp for path, stamp in finished.items())
+    same = contents(out) == contents(folder / "alone")
+    print(
+        f"killed {hits} of {kills} times while running, {len(finished)} pieces before the last "
+        f"start: same bytes {said(same)}, finished pieces done again: {redone}"
+    )
+    return same and not redone and hits == kills
+
+
+def wait_for_more_pieces(
+    out: Path, have: int, process: subprocess.Popen[bytes], most: float
+) -> None:
+    """Until there is one more than before, the process has ended, or time is up."""
+    deadline = time.monotonic() + most
+    while time.monotonic() < deadline and process.poll() is None:
+        if len(pieces(out)) > have:
+            return
+        time.sleep(0.005)
+
+
+def damaged(folder: Path) -> bool:
+    """Three kinds of harm at once, each to a piece of its own."""
+    out = folder / "damaged"
+    shutil.copytree(folder / "alone", out)
+    first, second, third, fourth, *_ = pieces(out)
+    first.write_bytes(first.read_bytes()[:-100])
+    flipped = bytearray(second.read_bytes())
+    flipped[len(flipped) // 2] ^= 4
+    second.write_bytes(bytes(flipped))
+    third.write_bytes(fourth.read_bytes())
+    said_ = examine(out)
+    noticed = said_.count("is damaged") == 2 and said_.count("is stale") == 1
+    notes = [json.loads(path.read_text()) for path in out.rglob("*.note.json")]
+    reported = sum(len(note["redone"]) for note in notes) == 3
+    shown = (out / "report.html").read_text().count("done again:") >= 1
+    same = contents(out) == contents(folder / "alone")
+    print(
+        f"truncated, flipped and stale pieces: noticed {said(noticed)}, in the notes "
+        f"{said(reported)}, in the report {said(shown)}, same bytes {said(same)}"
+    )
+    return noticed and reported and shown and same
+
+
+def divided(folder: Path) -> Iterator[bool]:
+    """The same work in other portions."""
+    for name, more in (
+        ("4 workers", ("--workers", "4")),
+        ("2 jobs", ("--jobs", "2")),
+        ("batches of 7", ("--batch", "7")),
+    ):
+        out = folder / name.replace(" ", "-")
+        examine(out, *more)
+        off = difference(folder / "alone", out)
+        print(f"{name}: largest difference {off:.1e} {said(off <= 1e-6)}")
+        yield off <= 1e-6
+
+
+def lost_node(folder: Path) -> bool:
+    """Two nodes on this machine; the second is removed when half of the pieces are there."""
+    try:
+        from ray.cluster_utils import Cluster
+    except ImportError:
+        print("Ray is not installed: this proof needs pip install 'retinoscope[ray]'")
+        return False
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+    second = cluster.add_node(num_cpus=1)
+    cluster.wait_for_nodes()
+    out = folder / "ray"
+    process = subprocess.Popen(
+        command(out, "--ray", cluster.address), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    )
+    total = len(pieces(folder / "alone"))
+    while process.poll() is None and len(pieces(out)) < total // 2:
+        time.sleep(0.02)
+    then = len(pieces(out))
+    cluster.remove_node(second, allow_graceful=False)
+    _, errors = process.communicate()
+    cluster.shutdown()
+    if process.returncode:
+        print(f"Ray ended with {process.returncode}: {errors.decode()[-1500:]}")
+        return False
+    off = difference(folder / "alone", out)
+    half_way = 0 < then < total
+    print(
+        f"Ray, a node removed after {then} of {total} pieces: largest difference {off:.1e} "
+        f"{said(off <= 1e-6 and half_way)}"
+    )
+    return off <= 1e-6 and half_way
+
+
+def pieces(out: Path) -> list[Path]:
+    """All finished pieces."""
+    return sorted(out.rglob("*.piece"))
+
+
+def stamps(out: Path) -> dict[Path, tuple[int, int]]:
+    """When each piece was written, and as which file."""
+    return {p: (s.st_mtime_ns, s.st_ino) for p in pieces(out) for s in [p.stat()]}
+
+
+def contents(out: Path) -> dict[str, str]:
+    """The bytes of arrays and values, without notes, which hold times, and the page."""
+    kept = (p for p in out.rglob("*") if p.suffix in (".npz", ".json", ".piece"))
+    return {
+        str(p.relative_to(out)): hashlib.sha256(p.read_bytes()).hexdigest()
+        for p in kept
+        if not p.name.endswith(".note.json")
+    }
+
+
+def difference(one: Path, other: Path) -> float:
+    """The largest between two results, in units of 1 or of the value if that is larger."""
+    worst = 0.0
+    for path in one.rglob("*.npz"):
+        with (
+            np.load(path, allow_pickle=False) as a,
+            np.load(other / path.relative_to(one), allow_pickle=False) as b,
+        ):
+            for name in a.files:
+                gap = np.abs(a[name] - b[name]) / np.maximum(1, np.abs(a[name]))
+                worst = max(worst, float(np.nanmax(gap, initial=0.0)))
+                if not np.array_equal(np.isnan(a[name]), np.isnan(b[name])):
+                    return float("inf")
+    return worst
+
+
+def said(holds: bool) -> str:
+    """In a word."""
+    return "yes" if holds else "NO"
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    main()

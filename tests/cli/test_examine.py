@@ -1,0 +1,78 @@
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from retinoscope.cli.main import app, main
+from retinoscope.report.collect import collect
+from run.elsewhere import TINY
+
+runner = CliRunner()
+
+
+def test_examine_ends_with_a_report_and_goes_on_where_it_was(tmp_path):
+    arguments = ["examine", TINY, "--images", "30", "--out", f"{tmp_path}/run"]
+    first = runner.invoke(app, [*arguments, "--fourier-bands", "9"])
+    assert first.exit_code == 0, first.output
+    assert f"Report: {tmp_path}/run/report.html" in first.stdout
+    assert "fourier done, 1 of 1 pieces" in first.stderr
+    second = runner.invoke(app, [*arguments, "--fourier-bands", "9"])
+    assert "fourier is there already" in second.stderr
+    (subject,) = collect([tmp_path / "run"])
+    assert subject.measured[0].result.frequency.shape[1] == 9
+    fresh = runner.invoke(app, [*arguments, "--probe", "variance", "--fresh"])
+    assert "variance done" in fresh.stderr
+    assert len(collect([tmp_path / "run"])[0].measured) == 1
+
+
+def test_a_failure_among_several_is_told_by_the_exit_code(tmp_path):
+    result = runner.invoke(
+        app, ["examine", TINY, "resnet51", "--untrained", "--images", "5", "--out", f"{tmp_path}/r"]
+    )
+    assert result.exit_code == 2
+    assert "Not examined: resnet51" in result.stderr
+    assert "Report:" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["examine", TINY, "--probe", "furier"], "There is no probe 'furier'. Did you mean"),
+        (["examine", TINY, "--fourier-direction", "up"], "is one of diagonal, radial; got 'up'"),
+        (["examine", TINY, "--fourier-bands", "1"], "fourier: bands must be 2 or more"),
+        (["examine", TINY, "--probe", "variance", "--fourier-bands", "5"], "was not asked for"),
+        (["examine", TINY, "--images", "some"], "--images is a number from 1 on, or all"),
+        (["examine", TINY, "--mean", "grey"], "--mean is a number or one per channel"),
+        (["examine", TINY, "--precision", "float8"], "There is no precision 'float8'"),
+        (["examine", TINY, "--data", "cuse"], "There are no data 'cuse'"),
+        (["examine", TINY, TINY, "--weights", "w.pth"], "--weights is a file for one model"),
+        (["examine", "resnet20_cifar"], "timm has none for this model"),
+        (["report", "nowhere"], "is not a run folder"),
+        (["list", "planets"], "There is no list of 'planets'. There are: models, probes, data"),
+    ],
+)
+def test_mistakes_end_in_one_paragraph(arguments, says, monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["retinoscope", *arguments])
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    shown = " ".join(capsys.readouterr().err.split())
+    assert stopped.value.code == 2
+    assert says in shown
+    assert "Traceback" not in shown
+
+
+def test_help_teaches():
+    text = " ".join(
+        runner.invoke(app, ["examine", "--help"], env={"COLUMNS": "200"}).output.split()
+    )
+    for word in ("cifar100", "--fourier-bands", "--ray", "goes on where it was stopped", "tour"):
+        assert word in text
+
+
+def test_lists():
+    probes = runner.invoke(app, ["list", "probes"], env={"COLUMNS": "200"}).output
+    assert "--fourier-direction (default: diagonal)" in probes
+    assert "cues" in runner.invoke(app, ["list", "data"]).output
+    models = runner.invoke(app, ["list", "models", "--filter", "cifar"]).output
+    assert "resnet20_cifar  (no published weights)" in models

@@ -1,0 +1,202 @@
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import retinoscope
+from retinoscope.core.errors import NotApplicable, NotDeterministic, RetinoscopeError, WrongInput
+from retinoscope.core.probe import Needs
+from retinoscope.data.augment import Augmentation
+from retinoscope.run.check import check_deterministic
+from retinoscope.run.subject import load_subject
+from run.tiny import build
+
+TEST = Needs()
+
+
+def test_normalisation_is_the_models_first_step(tiny):
+    subject = tiny(images=5, mean=(0.1, 0.2, 0.3), std=(0.5, 0.6, 0.7))
+    (batch,) = subject.split(TEST).batches(range(5), 5)
+    x = batch.images
+    assert 0 <= x.min() < x.max() <= 1
+    mean, std = (torch.tensor(v).view(1, 3, 1, 1) for v in ((0.1, 0.2, 0.3), (0.5, 0.6, 0.7)))
+    with torch.no_grad():
+        expected = subject.backbone((x - mean) / std)
+        assert torch.equal(subject.model(x), expected)
+        torch.testing.assert_close(subject.replay(x), expected)
+    assert [u.name for u in subject.anatomy] == ["stem", "block.0", "down", "head"]
+
+
+def test_gradients_reach_the_pixels(tiny):
+    subject = tiny(images=2)
+    (batch,) = subject.split(TEST).batches(range(2), 2)
+    x = batch.images.clone().requires_grad_()
+    subject.loss(subject.model(x), batch).backward()
+    assert x.grad.abs().max() > 0
+
+
+def test_training_images_come_augmented_with_soft_targets_and_weight_decay(tiny):
+    augmentation = Augmentation(mixup=0.8, smoothing=0.1)
+    subject = tiny(images=20, augmentation=augmentation, weight_decay=0.05, seed=4)
+    train = subject.split(Needs("train", augmented=True))
+    (batch,) = train.batches(range(6), 6)
+    assert batch.targets.shape == (6, 10)
+    torch.testing.assert_close(batch.targets.sum(1), torch.ones(6))
+    assert train.protocol["augmentation"]["mixup"] == 0.8
+    assert train.protocol["augmentation"]["seed"] == 4
+    assert subject.weight_decay == 0.05
+    logits = torch.randn(6, 10)
+    expected = -(batch.targets * logits.log_softmax(1)).sum(1).mean()
+    torch.testing.assert_close(subject.loss(logits, batch), expected)
+
+
+def test_splits_and_labels_that_are_not_there_are_not_applicable(tiny):
+    subject = tiny(images=5)
+    with pytest.raises(NotApplicable, match=r"needs the split 'validation'; the data have: train"):
+        subject.split(Needs("validation"))
+    other = load_subject(
+        nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3), nn.AdaptiveAvgPool2d(1),
+                      nn.Flatten(), nn.Linear(4, 7)).eval(),
+        "cues", size=(16, 16), images=5,
+    )  # fmt: skip
+    with pytest.raises(NotApplicable, match="10 classes of the data cannot be matched with the 7"):
+        other.split(Needs(labels=True))
+    assert other.split(TEST).labelled is False
+
+
+def test_further_subjects_share_the_images(tiny):
+    from run.elsewhere import TINY
+
+    subject = tiny(images=5)
+    second = subject.another(TINY.replace("img_size=16", "img_size=16,"))
+    assert second.split(TEST).fingerprint == subject.split(TEST).fingerprint
+    live = load_subject(
+        build().eval(), "cues", name="a", size=(16, 16), images=5, others={"b": build().eval()}
+    )
+    assert live.another("b").name == "b"
+    assert live.another("b").split(TEST).fingerprint == live.split(TEST).fingerprint
+    from dataclasses import replace
+
+    with pytest.raises(RetinoscopeError, match=r"names another subject, 'x'.*others="):
+        replace(live, load_another=None).another("x")
+
+
+def test_your_own_model_stays_where_and_as_it_is():
+    model = build().eval()
+    subject = load_subject(model, "cues", size=(16, 16), images=3, precision="float64")
+    assert next(subject.model.parameters()).dtype == torch.float64
+    assert next(model.parameters()).dtype == torch.float32
+    assert load_subject(model, "cues", size=(16, 16), images=3).backbone is model
+
+
+def test_wrong_settings_are_refused(tiny):
+    with pytest.raises(WrongInput, match="has no setting picutres"):
+        tiny(picutres=3)
+    with pytest.raises(WrongInput, match="There is no precision 'float8'"):
+        tiny(precision="float8")
+    with pytest.raises(WrongInput, match=r"The device 'cuda:99' cannot be used.*can"):
+        tiny(device="cuda:99")
+
+
+def test_keys_follow_what_determines_a_result_and_nothing_else(tiny):
+    from retinoscope.probes.fourier import Fourier
+    from retinoscope.run.key import key_of
+
+    base = key_of(Fourier(), tiny())
+    assert base == key_of(Fourier(), tiny(batch=3, workers=2))
+    others = [
+        key_of(Fourier(bands=9), tiny()),
+        key_of(Fourier(), tiny(images=20)),
+        key_of(Fourier(), tiny(precision="float64")),
+        key_of(Fourier(), tiny(mean=(0.0, 0.0, 0.0))),
+        key_of(Fourier(), load_subject(tiny().specification.model, "cues:seed=1", images=300)),
+    ]
+    assert len({base, *others}) == 6
+
+
+def test_a_model_in_training_mode_is_named_with_its_parts():
+    body = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 4, 3)
+    head = nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(), nn.Linear(4, 10)
+    model = nn.Sequential(*body, *head)
+    subject = load_subject(model, "cues", size=(8, 8), images=4)
+    with pytest.raises(NotDeterministic, match=r"1 BatchNorm2d, 1 Dropout.*Call model.eval"):
+        check_deterministic(subject, TEST)
+    assert model.training, "a check looks and does not touch"
+    check_deterministic(load_subject(model.eval(), "cues", size=(8, 8), images=4), TEST)
+
+
+class Noisy(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.body = nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3, padding=1)
+        self.head = nn.Linear(4, 10)
+
+    def forward(self, x):
+        x = self.stem(x)
+        x = x + nn.functional.dropout(self.body(x), 0.5, training=True)
+        return self.head(x.mean((2, 3)))
+
+
+def test_dropout_that_is_always_on_is_found_in_its_unit():
+    subject = load_subject(Noisy().eval(), "cues", size=(8, 8), images=4)
+    with pytest.raises(NotDeterministic, match="differ from the unit 'body' on"):
+        check_deterministic(subject, TEST)
+
+
+class Shuffled:
+    """Another image each time, but with a fingerprint that hides it."""
+
+    fingerprint = "always the same"
+    classes = tuple("abcdefghij")
+
+    def __len__(self):
+        return 12
+
+    def __getitem__(self, index):
+        return np.random.default_rng().integers(0, 255, (8, 8, 3), dtype=np.uint8), index % 10
+
+
+def test_shuffled_data_are_found_before_work_starts():
+    subject = load_subject(
+        nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3), nn.AdaptiveAvgPool2d(1),
+                      nn.Flatten(), nn.Linear(4, 10)).eval(),
+        Shuffled(), size=(8, 8),
+    )  # fmt: skip
+    with pytest.raises(NotDeterministic, match="not the same when they are read again"):
+        retinoscope.measure(retinoscope.probes.get_probe("variance")(), subject)
+
+
+def test_out_of_memory_halves_the_batch_and_says_so(tiny, tmp_path, monkeypatch):
+    from retinoscope.anatomy.replay import Replay
+    from retinoscope.probes.variance import Variance
+    from retinoscope.run.run import Run
+
+    expected = retinoscope.measure(Variance(), tiny(images=40))
+    walk = Replay.walk
+
+    def small(self, batch):
+        if len(batch) > 5:
+            raise torch.OutOfMemoryError("no room")
+        return walk(self, batch)
+
+    monkeypatch.setattr(Replay, "walk", small)
+    found = Run(tmp_path).measure(Variance(), tiny(images=40))
+    np.testing.assert_allclose(found.variance, expected.variance, rtol=1e-6)
+    (note,) = tmp_path.rglob("*.note.json")
+    assert "batch halved from 40 to 20 images" in note.read_text()
+    assert "batch halved from 10 to 5 images" in note.read_text()
+
+
+def test_one_image_that_does_not_fit_is_said(tiny, monkeypatch):
+    from retinoscope.anatomy.replay import Replay
+    from retinoscope.probes.variance import Variance
+    from retinoscope.run import run as running
+
+    monkeypatch.setattr(running, "check_deterministic", lambda *_: None)
+
+    def never(self, batch):
+        raise torch.OutOfMemoryError("no room")
+
+    monkeypatch.setattr(Replay, "walk", never)
+    with pytest.raises(RetinoscopeError, match=r"One image of .* does not fit into memory"):
+        retinoscope.measure(Variance(), tiny(images=4))
