@@ -1,7 +1,6 @@
 # Each target installs what it needs into .venv first; only Python ≥ 3.11 and git are assumed.
 PYTHON ?= python3
 BIN := .venv/bin
-DEMO := resnet50 vit_tiny_patch16_224 swin_tiny_patch4_window7_224 pit_ti_224 mobilevit_s
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint bench prove clean
@@ -22,8 +21,8 @@ help: ## Show this list
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[all]'
 	@touch $@ .venv/installed
 
-demo: .venv/installed ## Install, take five famous backbones apart, and draw them
-	$(BIN)/retinoscope anatomy $(DEMO) --picture runs/demo/anatomy.svg
+demo: .venv/installed ## Install, examine three small networks, and write runs/demo/report.html
+	$(BIN)/retinoscope examine --images 256 --out runs/demo
 
 test: lint ## Install everything and run all tests (15 minutes on 2 cores at most)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
@@ -35,9 +34,11 @@ lint: .venv/installed-all ## Style, types and import contracts
 	$(BIN)/pyright
 
 bench: .venv/installed-all ## Measure speed, side by side with what it is compared to
+	$(BIN)/python benchmarks/watching.py
 	$(BIN)/python benchmarks/anatomy.py
 
-prove: .venv/installed-all ## Take one model of every timm module apart and write docs/zoo.md
+prove: .venv/installed-all ## Kill and damage examinations; take every timm module apart (docs/zoo.md)
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/endurance.py
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/zoo.py --jobs 2
 
 clean: ## Remove what the targets above have made

@@ -95,6 +95,14 @@ def test_bands_are_common_and_never_beyond_what_a_map_holds(subject_of):
         Fourier(bands=1)
 
 
+def test_the_step_of_the_highest_frequency_spans_odd_and_even_maps(subject_of):
+    """From a side of 7, which does not reach π, to one of 4, which does: no gap."""
+    found = retinoscope.measure(Fourier(), subject_of("resnet18", images=3, size=(56, 56)))
+    np.testing.assert_allclose(found.high_step[1:], np.diff(found.high), atol=1e-9)
+    smaller = [i for i, s in enumerate(found.subsamples) if s and i]
+    assert np.isnan(found.step[smaller]).any()
+
+
 def test_rings_and_rectangles(subject_of):
     subject = subject_of("resnet18", images=3, size=(64, 96))
     for direction in ("diagonal", "radial"):

@@ -46,7 +46,9 @@ def test_words_count_what_the_steps_say(measured):
     assert result.probe == "variance"
     place = result.kinds.index("conv")
     lowers = int(result.step[place] < 0)
-    assert by_kind(result)[0].startswith(f"{lowers} of 1 conv units lower it (median step ")
+    assert by_kind(result)[0].startswith(
+        f"{lowers} of 1 conv units lower the variance (median step "
+    )
 
 
 def test_a_damaged_result_is_shown_as_such_and_the_rest_stands(measured, tmp_path):

@@ -20,7 +20,13 @@ T = TypeVar("T")
 
 
 def axes(
-    *names: str, unit: str = "", title: str = "", x: str = "", error: str = "", figure: bool = True
+    *names: str,
+    unit: str = "",
+    title: str = "",
+    x: str = "",
+    error: str = "",
+    changes: str = "",
+    figure: bool = True,
 ) -> Any:
     """A field that holds an array with one axis per name.
 
@@ -32,11 +38,13 @@ def axes(
         title: What the array shows, in a few words.
         x: The field with the places along the last axis.
         error: The field with the standard errors.
+        changes: For what each unit does to its input: to what, in words.
         figure: Whether it is worth a picture of its own.
     """
     return field(
         metadata={
-            "axes": names, "unit": unit, "title": title, "x": x, "error": error, "figure": figure
+            "axes": names, "unit": unit, "title": title, "x": x, "error": error,
+            "changes": changes, "figure": figure,
         }
     )  # fmt: skip
 

@@ -27,8 +27,9 @@ class FourierResult(Result):
     """``log_amplitude[u, k]``: unit u at ``frequency[u, k]``, less the same unit at frequency 0.
 
     Units have as many frequencies as their maps allow; the rest of a row is NaN. A step is a unit's
-    curve less that of its input, at the same frequency in radians per pixel of each map; below 0
-    the unit lowers that frequency. Errors are standard errors over images.
+    curve less that of its input, at the same frequency in radians per pixel of each map (NaN where
+    the input's does not reach it); ``high_step`` is between the highest frequencies of both. Below
+    0 the unit is a low-pass filter. Errors are standard errors over images.
     """
 
     probe: ClassVar[str] = "fourier"
@@ -55,6 +56,7 @@ class FourierResult(Result):
     high_step: np.ndarray = axes(
         "unit", unit="Δ log amplitude, output − input", error="high_step_error",
         title="What each unit does to the highest frequency: below 0 it is a low-pass filter",
+        changes="the highest frequency",
     )  # fmt: skip
     high_step_error: np.ndarray = axes("unit", unit="standard error", figure=False)
     step: np.ndarray = axes(
@@ -124,8 +126,10 @@ class Fourier:
                 continue
             frequency, curves = self._curves(unit, rows[unit.name])
             step = curves - (_interpolated(frequency, *before) if before else float("nan"))
+            high = _highest(curves) - (_highest(before[1]) if before else float("nan"))
             partial |= Mean.of(curves).to_arrays(f"{unit.name}/level")
             partial |= Mean.of(step).to_arrays(f"{unit.name}/step")
+            partial |= Mean.of(high).to_arrays(f"{unit.name}/high")
             before = frequency, curves
         return partial
 
@@ -136,9 +140,9 @@ class Fourier:
         from retinoscope.numerics.running import Mean
 
         measured = [u for u in anatomy if any(f"{u.name}/level.count" in p for p in partials)]
-        level, step = (
+        level, step, high = (
             [Mean.merge_arrays(partials, f"{unit.name}/{what}") for unit in measured]
-            for what in ("level", "step")
+            for what in ("level", "step", "high")
         )
         levels, level_errors = _padded(m.value for m in level), _padded(m.error for m in level)
         steps, step_errors = _padded(m.value for m in step), _padded(m.error for m in step)
@@ -152,8 +156,8 @@ class Fourier:
             log_amplitude_error=level_errors,
             high=levels[rows, highest],
             high_error=level_errors[rows, highest],
-            high_step=steps[rows, highest],
-            high_step_error=step_errors[rows, highest],
+            high_step=np.array([mean.value for mean in high]),
+            high_step_error=np.array([mean.error for mean in high]),
             step=steps,
             step_error=step_errors,
         )
@@ -208,6 +212,14 @@ def _interpolated(at: np.ndarray, frequency: np.ndarray, curves: np.ndarray) -> 
     share = (at - frequency[place]) / (frequency[place + 1] - frequency[place])
     values = curves[:, place] * (1 - share) + curves[:, place + 1] * share
     return np.where(at <= frequency[-1] + 1e-9, values, np.nan)
+
+
+def _highest(curves: np.ndarray) -> np.ndarray:
+    """Of each image's curve, the value at the highest frequency that is known."""
+    import numpy as np
+
+    known = np.isfinite(curves).any(0)
+    return curves[:, np.flatnonzero(known)[-1]] if known.any() else curves[:, 0]
 
 
 def _padded(rows: Iterable[np.ndarray]) -> np.ndarray:

@@ -42,7 +42,7 @@ class VarianceResult(Result):
     variance_error: np.ndarray = axes("unit", unit="standard error", figure=False)
     step: np.ndarray = axes(
         "unit", unit="variance, output − input", error="step_error",
-        title="What each unit does to the variance: below 0 it averages",
+        title="What each unit does to the variance: below 0 it averages", changes="the variance",
     )  # fmt: skip
     step_error: np.ndarray = axes("unit", unit="standard error", figure=False)
 

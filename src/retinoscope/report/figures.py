@@ -46,7 +46,7 @@ def _figure(result: Result, name: str, about: Mapping[str, Any]) -> Figure:
     errors = getattr(result, about["error"]) if about["error"] else np.full_like(values, np.nan)
     title = about["title"] or name.replace("_", " ")
     if values.ndim == 1:
-        chart = _by_depth(result, values, errors, about["unit"], title)
+        chart = _by_depth(result, values, errors, about, title)
         header = ("unit", "kind", about["unit"], "standard error")
         rows = tuple(
             (unit, kind, number(v), number(e))
@@ -72,7 +72,7 @@ def _figure(result: Result, name: str, about: Mapping[str, Any]) -> Figure:
 
 
 def _by_depth(
-    result: Result, values: np.ndarray, errors: np.ndarray, unit: str, title: str
+    result: Result, values: np.ndarray, errors: np.ndarray, about: Mapping[str, Any], title: str
 ) -> Chart:
     """Values after each unit over normalised depth, kinds behind them (figs 8 and 9)."""
     count = len(values)
@@ -83,9 +83,10 @@ def _by_depth(
             depth, values, errors, _units(result), _kinds(result), strict=True
         )
     ]
-    steps = "−" in unit
     lines = [Line(points, "#1f4e79", title)]
-    return Chart(lines, "normalised depth", unit, tuple(_bands(result)), steps, None, title)
+    around_zero = bool(about["changes"])
+    bands = tuple(_bands(result))
+    return Chart(lines, "normalised depth", about["unit"], bands, around_zero, None, title)
 
 
 def _curves(

@@ -9,7 +9,6 @@ import numpy as np
 
 from retinoscope.core.result import Result
 
-_STEPS = ("high_step", "step")
 _NEVER = ("stem", "head")
 
 
@@ -18,23 +17,20 @@ def by_kind(result: Result) -> list[str]:
 
     Units that subsample are left out: behind them the maps are others.
     """
-    array = next((getattr(result, n) for n in _STEPS if getattr(result, n, None) is not None), None)
-    kinds = getattr(result, "kinds", ())
-    if array is None or array.ndim != 1 or not kinds:
+    described = result.described()
+    name = next((n for n, f in described.items() if f.metadata["changes"]), None)
+    if name is None:
         return []
+    steps, changed = getattr(result, name), described[name].metadata["changes"]
+    kinds, subsamples = np.array(getattr(result, "kinds", ())), getattr(result, "subsamples", ())
+    counted = np.isfinite(steps) & ~np.array(subsamples, dtype=bool)
     sentences = []
-    for kind in dict.fromkeys(k for k in kinds if k not in _NEVER):
-        steps = np.array(
-            [
-                step
-                for step, k, subsamples in zip(array, kinds, result.subsamples, strict=True)  # type: ignore[attr-defined]
-                if k == kind and not subsamples and np.isfinite(step)
-            ]
-        )
-        if steps.size:
+    for kind in dict.fromkeys(kinds.tolist()):
+        own = steps[counted & (kinds == kind)]
+        if own.size and kind not in _NEVER:
             sentences.append(
-                f"{(steps < 0).sum()} of {steps.size} {kind.replace('_', ' ')} units lower it "
-                f"(median step {np.median(steps):+.3g})".replace("-", "−")
+                f"{(own < 0).sum()} of {own.size} {kind.replace('_', ' ')} units lower {changed} "
+                f"(median step {np.median(own):+.3g})".replace("-", "−")
             )
     return sentences
 
