@@ -233,6 +233,13 @@ def test_fresh_starts_over_and_not_under_anothers_feet(tiny, tmp_path):
     again.measure(Variance(), subject)
 
 
+def test_a_process_killed_before_its_mark_leaves_no_obstacle(tmp_path):
+    (tmp_path / ".run.json.abc.unfinished").write_bytes(b"{")
+    Run(tmp_path)
+    assert (tmp_path / "run.json").is_file()
+    assert not (tmp_path / ".run.json.abc.unfinished").exists()
+
+
 def test_only_run_folders_are_touched(tmp_path):
     (tmp_path / "thesis.tex").write_text("years of work")
     for fresh in (False, True):

@@ -17,7 +17,7 @@ from retinoscope.probes import get_probe, list_probes
 from retinoscope.report.build import build_report
 from retinoscope.run.engines import choose_engine
 from retinoscope.run.folder import safe_name
-from retinoscope.run.progress import Reporter
+from retinoscope.run.progress import Reporter, watched
 from retinoscope.run.run import Run
 from retinoscope.run.subject import load_subject
 
@@ -61,7 +61,7 @@ def examine(
         jobs: Processes on this machine.
         ray: Address of a Ray cluster to use instead.
         fresh: Start over: remove what the folder holds.
-        reporter: Who is told how it goes; nobody if not given.
+        reporter: Who is told how it goes; whoever sits before a terminal if not given.
         settings: Passed on to :func:`retinoscope.load_subject`: ``images``, ``pretrained``, ….
     """
     asked = [models] if isinstance(models, str | Subject) else list(models)
@@ -69,30 +69,44 @@ def examine(
         raise RetinoscopeError("No model was named. Name one: retinoscope examine resnet50")
     questions = [get_probe(p)() if isinstance(p, str) else p for p in probes or list_probes()]
     folder = Path(out) if out else default_folder([_name(m) for m in asked], data)
-    reporter = reporter or Reporter()
-    run = Run(folder, fresh=fresh, engine=choose_engine(jobs, ray), reporter=reporter)
+    engine, reporter = choose_engine(jobs, ray), reporter or watched()
+    run = Run(folder, fresh=fresh, engine=engine, reporter=reporter)
     done = Examination(folder)
     order: list[str] = []
-    for model in asked:
-        try:
-            reporter.begin(f"taking {_name(model)} apart", 1)
-            subject = model if isinstance(model, Subject) else load_subject(model, data, **settings)
-            order.append(run.files.subject_folder(subject).name)
-            done.results[subject.name] = run.measure_all(questions, subject)
-        except RetinoscopeError as error:
-            if len(asked) == 1:
-                raise
-            done.failures.append((_name(model), str(error)))
-            reporter.say(f"{_name(model)} could not be examined: {error}")
-    if not done.results:
-        raise RetinoscopeError(
-            f"None of the {len(asked)} models could be examined. The first: {done.failures[0][1]}"
-        )
-    with run.files.writing():
-        write_atomically(folder / "order.json", json.dumps(order) + "\n")
-        done.report = build_report([folder], folder / "report.html", failures=done.failures)
-    run.files.close()
+    try:
+        for model in asked:
+            try:
+                subject = _subject(model, data, reporter, settings)
+                order.append(run.files.subject_folder(subject).name)
+                done.results[subject.name] = run.measure_all(questions, subject)
+            except RetinoscopeError as error:
+                if len(asked) == 1:
+                    raise
+                done.failures.append((_name(model), str(error)))
+                reporter.say(f"{_name(model)} could not be examined: {error}")
+        if not done.results:
+            raise RetinoscopeError(
+                f"None of the {len(asked)} models could be examined. The first: "
+                f"{done.failures[0][1]}"
+            )
+        with run.files.writing():
+            write_atomically(folder / "order.json", json.dumps(order) + "\n")
+            done.report = build_report([folder], folder / "report.html", failures=done.failures)
+    finally:
+        run.files.close()
     return done
+
+
+def _subject(
+    model: str | Subject, data: Any, reporter: Reporter, settings: dict[str, Any]
+) -> Subject:
+    if isinstance(model, Subject):
+        return model
+    reporter.begin(f"taking {model} apart", 1)
+    try:
+        return load_subject(model, data, **settings)
+    finally:
+        reporter.end()
 
 
 def default_folder(models: Sequence[str], data: Any) -> Path:

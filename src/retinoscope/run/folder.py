@@ -48,7 +48,7 @@ class RunFolder:
         if self.path.exists() and not self.path.is_dir():
             raise RunFolderError(f"{str(self.path)!r} is a file, not a folder for a run.")
         mark = self.path / _MARK
-        if self.path.is_dir() and not mark.exists() and any(self.path.iterdir()):
+        if self.path.is_dir() and not mark.exists() and any(map(_is_foreign, self.path.iterdir())):
             raise RunFolderError(
                 f"{str(self.path)!r} is not empty and no run folder: it holds other files. "
                 "Name a new or an empty folder with --out."
@@ -127,6 +127,11 @@ def safe_name(name: str) -> str:
     """
     safe = re.sub(r"[^A-Za-z0-9_.=,-]+", "-", name).strip("-.")[:_LONGEST]
     return safe or "model"
+
+
+def _is_foreign(path: Path) -> bool:
+    """Whether a file was not left by one of us that was killed before it could mark the folder."""
+    return not path.name.endswith(TEMPORARY)
 
 
 def _escaped(name: str) -> str:

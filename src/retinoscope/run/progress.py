@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import sys
 import time
-from types import TracebackType
-from typing import Self
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -27,44 +26,30 @@ def progress_bar(console: Console) -> Progress:
 
 
 class Reporter:
-    """Tells a person how a piece of work goes; silent if ``console`` is None."""
+    """Tells a person how the work goes; silent if ``console`` is None."""
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console
-        self._bar = None if console is None else progress_bar(console)
-        self._started = self._said = time.monotonic()
+        self._bar: Progress | None = None
         self._what, self._total, self._done, self._before = "", 0, 0, 0
-
-    def __enter__(self) -> Self:
-        if self._bar is not None:
-            self._bar.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._bar is not None:
-            self._bar.stop()
+        self._started = self._said = time.monotonic()
 
     def begin(self, what: str, total: int, done: int = 0) -> None:
         """Start counting; ``done`` were there already."""
+        self.end()
         self._what, self._total, self._done, self._before = what, total, done, done
         self._started = self._said = time.monotonic()
-        if self._bar is not None:
-            for task in self._bar.task_ids:
-                self._bar.remove_task(task)
+        if self.console is not None:
+            self._bar = progress_bar(self.console)
             self._bar.add_task(what, total=total, completed=done)
+            self._bar.start()
 
     def advance(self) -> None:
         """One more is done."""
         self._done += 1
         if self._bar is None or self.console is None:
             return
-        for task in self._bar.task_ids:
-            self._bar.advance(task)
+        self._bar.advance(self._bar.task_ids[0])
         now = time.monotonic()
         if not self.console.is_terminal and now - self._said >= _EVERY:
             self._said = now
@@ -72,7 +57,19 @@ class Reporter:
             left = each * (self._total - self._done)
             self.say(f"{self._what}: {self._done} of {self._total} pieces, {left:.0f} s left")
 
+    def end(self) -> None:
+        """Stop counting."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
     def say(self, text: str) -> None:
         """One line that stays."""
         if self.console is not None:
             self.console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def watched() -> Reporter:
+    """A reporter for whoever sits before a terminal or a notebook; silent in scripts."""
+    seen = sys.stderr.isatty() or "ipykernel" in sys.modules
+    return Reporter(Console(stderr=True) if seen else None)

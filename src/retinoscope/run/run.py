@@ -21,7 +21,7 @@ from retinoscope.run.engines.local import Here
 from retinoscope.run.folder import RunFolder
 from retinoscope.run.key import key_of, name_of, settings_of
 from retinoscope.run.piece import BadPiece, read_piece, write_piece
-from retinoscope.run.progress import Reporter
+from retinoscope.run.progress import Reporter, watched
 from retinoscope.run.task import Outcome, Task, shards
 
 Question = Probe | Watcher
@@ -67,7 +67,7 @@ class Run:
     ) -> None:
         self.files = RunFolder(folder, fresh)
         self.engine = engine or Here()
-        self.reporter = reporter or Reporter()
+        self.reporter = reporter or watched()
 
     def measure(self, probe: Question, subject: Subject) -> Result:
         """The answer of one probe; ``NotApplicable`` where the subject lacks what it needs."""
@@ -150,10 +150,13 @@ class Run:
         self.reporter.begin(f"{names} of {subject.name}", len(tasks) + done, done)
         if done:
             self.reporter.say(f"{subject.name}: {done} pieces are there already")
-        for task, outcome in self.engine.run(subject, tasks):
-            owners = [next(job for job in jobs if job.probe == probe) for probe in task.probes]
-            self._keep(task, outcome, owners)
-            self.reporter.advance()
+        try:
+            for task, outcome in self.engine.run(subject, tasks):
+                owners = [next(job for job in jobs if job.probe == probe) for probe in task.probes]
+                self._keep(task, outcome, owners)
+                self.reporter.advance()
+        finally:
+            self.reporter.end()
 
     def _keep(self, task: Task, outcome: Outcome, owners: Sequence[_Job]) -> None:
         for job, finished in zip(owners, outcome.finished, strict=True):
