@@ -1,3 +1,5 @@
+import os
+
 import numpy as np
 import pytest
 import torch
@@ -7,6 +9,7 @@ import retinoscope
 from retinoscope.core.errors import NotApplicable, NotDeterministic, RetinoscopeError, WrongInput
 from retinoscope.core.probe import Needs
 from retinoscope.data.augment import Augmentation
+from retinoscope.probes.variance import Variance
 from retinoscope.run.check import check_deterministic
 from retinoscope.run.subject import load_subject
 from run.tiny import build
@@ -89,6 +92,21 @@ def test_your_own_model_stays_where_and_as_it_is():
     assert load_subject(model, "cues", size=(16, 16), images=3).backbone is model
 
 
+def test_real_images_by_name():
+    if "RETINOSCOPE_DATA" not in os.environ:
+        pytest.skip("RETINOSCOPE_DATA does not say where the real CIFAR lies")
+    subject = load_subject(
+        "resnet20_cifar:num_classes=100", "cifar100", images=200, pretrained=False
+    )
+    split = subject.split(Needs(labels=True))
+    (batch,) = split.batches(range(200), 200)
+    assert torch.bincount(batch.labels).tolist() == [2] * 100
+    assert batch.images.shape == (200, 3, 32, 32)
+    assert 0.4 < batch.images.mean() < 0.6
+    found = retinoscope.measure(Variance(), subject)
+    assert found.images == 200
+
+
 def test_wrong_settings_are_refused(tiny):
     with pytest.raises(WrongInput, match="has no setting picutres"):
         tiny(picutres=3)
@@ -163,12 +181,11 @@ def test_shuffled_data_are_found_before_work_starts():
         Shuffled(), size=(8, 8),
     )  # fmt: skip
     with pytest.raises(NotDeterministic, match="not the same when they are read again"):
-        retinoscope.measure(retinoscope.probes.get_probe("variance")(), subject)
+        retinoscope.measure(Variance(), subject)
 
 
 def test_out_of_memory_halves_the_batch_and_says_so(tiny, tmp_path, monkeypatch):
     from retinoscope.anatomy.replay import Replay
-    from retinoscope.probes.variance import Variance
     from retinoscope.run.run import Run
 
     expected = retinoscope.measure(Variance(), tiny(images=40))
@@ -189,7 +206,6 @@ def test_out_of_memory_halves_the_batch_and_says_so(tiny, tmp_path, monkeypatch)
 
 def test_one_image_that_does_not_fit_is_said(tiny, monkeypatch):
     from retinoscope.anatomy.replay import Replay
-    from retinoscope.probes.variance import Variance
     from retinoscope.run import run as running
 
     monkeypatch.setattr(running, "check_deterministic", lambda *_: None)

@@ -87,10 +87,10 @@ def _diagonal(maps: Tensor) -> Tensor:
     if height > width:
         log = log.transpose(1, 2)
     short, long = sorted((height, width))
-    order = torch.arange(short // 2 + 1, device=maps.device)
-    place = order.double() * long / short
+    order = torch.arange(short // 2 + 1)
+    place = order.double() * long / short  # not on the device: some know no double precision
     low = place.floor().long()
-    share = (place - low).to(maps.dtype)
+    share = (place - low).to(maps.device, maps.dtype)
     high = (low + 1).clamp_max(long - 1)
     return log[:, order, low] * (1 - share) + log[:, order, high] * share
 

@@ -148,4 +148,4 @@ def watch(
                 maps = maps.float()
             for watcher, rows in zip(watchers, kept, strict=True):
                 rows[state.unit.name] = watcher.watch(state.unit, maps)
-    return [{unit: row.double().cpu().numpy() for unit, row in rows.items()} for rows in kept]
+    return [{unit: row.cpu().double().numpy() for unit, row in rows.items()} for rows in kept]
