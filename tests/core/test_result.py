@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from retinoscope.core.errors import UnreadableFile
-from retinoscope.core.result import Result, answer, axes, pack, unpack
+from retinoscope.core.result import Result, _digest, answer, axes, load_described, pack, unpack
 
 
 @answer
@@ -31,6 +31,19 @@ def test_to_disk_and_back(toy, tmp_path):
     assert toy != "something else"
 
 
+def test_a_result_describes_itself_where_its_class_is_not_known(toy, tmp_path):
+    toy.save(tmp_path)
+    again = load_described(tmp_path, "toy")
+    assert again.probe == "toy"
+    assert again.names == ("a", "ü")
+    np.testing.assert_array_equal(again.values_of, toy.values_of)
+    assert dict(again.described()["values_of"].metadata) == {
+        k: list(v) if isinstance(v, tuple) else v
+        for k, v in toy.described()["values_of"].metadata.items()
+    }
+    assert str(again) == str(toy)
+
+
 def test_the_same_result_gives_the_same_bytes(toy, tmp_path):
     for name in ("one", "two"):
         toy.save(tmp_path / name)
@@ -46,14 +59,17 @@ def test_prints_its_axes(toy):
 def test_what_is_not_whole_is_refused_by_name(toy, tmp_path):
     toy.save(tmp_path)
     path = tmp_path / "toy.json"
-    plain = json.loads(path.read_text())
+    plain, packed = json.loads(path.read_text()), (tmp_path / "toy.npz").read_bytes()
     for change, says in (
         ({"probe": "other"}, "holds other of schema 1, but this version reads toy of schema 1"),
         ({"schema": 2}, "holds toy of schema 2"),
-        ({"arrays": "0"}, "the arrays beside it are damaged"),
+        ({"names": ["changed"]}, "or the arrays beside it are damaged"),
         ({"unknown": 3}, "has the fields"),
     ):
-        path.write_text(json.dumps(plain | change))
+        changed = plain | change
+        if "names" not in change:
+            changed["sha256"] = _digest({k: v for k, v in changed.items() if k != "sha256"}, packed)
+        path.write_text(json.dumps(changed))
         with pytest.raises(UnreadableFile, match=says):
             Toy.load(tmp_path)
     path.write_text("{")

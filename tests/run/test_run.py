@@ -225,7 +225,7 @@ def test_fresh_starts_over_and_not_under_anothers_feet(tiny, tmp_path):
     subject = tiny(images=20)
     run = Run(tmp_path)
     run.measure(Variance(), subject)
-    with pytest.raises(RunFolderError, match="Another process is working in"):
+    with pytest.raises(RunFolderError, match="is in use, by another process"):
         Run(tmp_path, fresh=True)
     run.files.close()
     again = Run(tmp_path, fresh=True)

@@ -14,6 +14,7 @@ from torch import Tensor, fx, nn
 
 from retinoscope.anatomy.dissect import Dissection, take_apart
 from retinoscope.anatomy.export import Example
+from retinoscope.anatomy.fingerprint import graph_hash
 from retinoscope.anatomy.layout import Lens
 from retinoscope.anatomy.writer import Chain, Writer
 from retinoscope.core.anatomy import Anatomy
@@ -82,6 +83,11 @@ class Replay:
     def network(self) -> Chain:
         """The whole chain: what :meth:`__call__` runs."""
         return Chain(self._writer.preamble, [self._writer.segment(p) for p in self._pieces])
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Changes when what the network computes does, whatever its weights."""
+        return graph_hash(self._dissection.flow.source)
 
     def __call__(self, batch: Tensor) -> Tensor:
         """The model's logits for a batch of images."""

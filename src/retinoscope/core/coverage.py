@@ -31,4 +31,6 @@ def covered(anatomy: Anatomy, measured: Container[str]) -> dict[str, Any]:
 def _reason(unit: Unit) -> str:
     if unit.grid is None:
         return "its state has no grid"
-    return "its map is a single position" if unit.grid.resolution == (1, 1) else "not asked for"
+    if unit.grid.resolution == (1, 1):
+        return "its map is a single position"
+    return "its map has one row or column only" if min(unit.grid.resolution) == 1 else "not seen"

@@ -6,7 +6,7 @@ import hashlib
 import io
 import json
 from collections.abc import Mapping
-from dataclasses import MISSING, Field, dataclass, field, fields
+from dataclasses import MISSING, Field, dataclass, field, fields, make_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, dataclass_transform
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 T = TypeVar("T")
+_AGAIN = "Measure it again with: retinoscope examine"
 
 
 def axes(
@@ -107,12 +108,11 @@ class Result:
         """Write ``STEM.npz``, then ``STEM.json`` with its hash; STEM is the probe if not given."""
         stem = stem or self.probe
         packed = pack(self.arrays())
-        head = {
-            "probe": self.probe,
-            "schema": self.schema,
-            "arrays": hashlib.sha256(packed).hexdigest(),
-        }
-        text = json.dumps(head | self.values(), indent=1, ensure_ascii=False, allow_nan=False)
+        described = {name: dict(f.metadata) for name, f in self.described().items()}
+        plain = {"probe": self.probe, "schema": self.schema, "described": described}
+        plain |= self.values()
+        plain["sha256"] = _digest(plain, packed)
+        text = json.dumps(plain, indent=1, ensure_ascii=False, allow_nan=False)
         write_atomically(folder / f"{stem}.npz", packed)
         # Written last: where it exists, the arrays beside it are whole.
         write_atomically(folder / f"{stem}.json", text + "\n")
@@ -121,26 +121,14 @@ class Result:
     def load(cls, folder: Path, stem: str | None = None) -> Self:
         """Read what :meth:`save` wrote; another probe, schema or damage is refused by name."""
         path = folder / f"{stem or cls.probe}.json"
-        try:
-            plain = json.loads(path.read_text())
-            packed = path.with_name(path.name.removesuffix(".json") + ".npz").read_bytes()
-            found = plain.pop("probe"), plain.pop("schema")
-            digest = plain.pop("arrays")
-        except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
-            raise UnreadableFile(
-                f"{str(path)!r} is not a whole result: {type(error).__name__}: {error}. "
-                "Measure it again with: retinoscope examine"
-            ) from None
+        plain, packed = _read(path)
+        found = plain.pop("probe"), plain.pop("schema")
         if found != (cls.probe, cls.schema):
             raise UnreadableFile(
                 f"{str(path)!r} holds {found[0]} of schema {found[1]}, but this version reads "
-                f"{cls.probe} of schema {cls.schema}. Measure it again with: retinoscope examine"
+                f"{cls.probe} of schema {cls.schema}. {_AGAIN}"
             )
-        if digest != hashlib.sha256(packed).hexdigest():
-            raise UnreadableFile(
-                f"{str(path)!r}: the arrays beside it are damaged. "
-                "Measure it again with: retinoscope examine"
-            )
+        plain.pop("described")
         return cls._from(plain, unpack(packed), path)
 
     @classmethod
@@ -156,9 +144,44 @@ class Result:
         if set(given) - expected or expected - optional - set(given):
             raise UnreadableFile(
                 f"{str(path)!r} has the fields {sorted(given)}; expected {sorted(expected)}. "
-                "Measure it again with: retinoscope examine"
+                f"{_AGAIN}"
             )
         return cls(**given)
+
+
+def load_described(folder: Path, stem: str) -> Result:
+    """A result whose class is not known here, as one made from what the file says of itself."""
+    path = folder / f"{stem}.json"
+    plain, packed = _read(path)
+    probe, schema, described = (plain.pop(k) for k in ("probe", "schema", "described"))
+    columns = [(name, Any, field(metadata=about)) for name, about in described.items()]
+    values = [(name, Any) for name in plain if name != "protocol"]
+    made = make_dataclass(
+        f"{probe}_result", [*values, *columns], bases=(Result,), frozen=True, eq=False,
+        repr=False, kw_only=True, namespace={"probe": probe, "schema": schema},
+    )  # fmt: skip
+    return made._from(plain, unpack(packed), path)
+
+
+def _read(path: Path) -> tuple[dict[str, Any], bytes]:
+    """The values and the packed arrays of a result, if they are whole."""
+    try:
+        plain = json.loads(path.read_text())
+        packed = path.with_name(path.name.removesuffix(".json") + ".npz").read_bytes()
+        digest, *_ = plain.pop("sha256"), plain["probe"], plain["schema"], plain["described"]
+    except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
+        raise UnreadableFile(
+            f"{str(path)!r} is not a whole result: {type(error).__name__}: {error}. {_AGAIN}"
+        ) from None
+    if digest != _digest(plain, packed):
+        raise UnreadableFile(f"{str(path)!r} or the arrays beside it are damaged. {_AGAIN}")
+    return plain, packed
+
+
+def _digest(plain: Mapping[str, Any], packed: bytes) -> str:
+    # As JSON gives it back: tuples are lists there.
+    text = json.dumps(plain, sort_keys=True)
+    return hashlib.sha256(text.encode() + packed).hexdigest()
 
 
 def pack(arrays: Mapping[str, np.ndarray]) -> bytes:

@@ -71,6 +71,10 @@ class Split(Protocol):
 
     def __len__(self) -> int: ...
 
+    def known(self) -> Split:
+        """The same without images of classes that the model does not know."""
+        ...
+
     def batches(self, indices: Sequence[int], size: int, workers: int = 0) -> Iterator[Batch]:
         """The images of these places, ``size`` at a time; the same for any number of workers."""
         ...
@@ -117,9 +121,11 @@ class Subject:
                 f"needs the split {needs.split!r}{' augmented' * needs.augmented}; "
                 f"the data have: {existing}"
             )
-        if needs.labels and not found.labelled:
+        if not needs.labels:
+            return found
+        if not found.labelled:
             raise NotApplicable(f"needs labels; {found.unlabelled_because}")
-        return found
+        return found.known()
 
     def another(self, name: str) -> Subject:
         """A further subject on the same images: a second model, a member, a snapshot."""

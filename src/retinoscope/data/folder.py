@@ -56,6 +56,14 @@ class FolderSource:
         """The image's path inside the folder."""
         return self.files[index]
 
+    def digest(self, index: int) -> bytes:
+        """Of the file's bytes: one that was replaced may have the same name and size."""
+        try:
+            with (self.root / self.files[index]).open("rb") as file:
+                return hashlib.file_digest(file, "sha256").digest()
+        except OSError:
+            return b"unreadable"
+
     def read(self, index: int) -> np.ndarray:
         """The image as RGB, uint8 (H, W, 3)."""
         return decode(self.root / self.files[index], self.files[index])

@@ -47,6 +47,10 @@ class Source(Protocol):
         """What to call an image in messages: a file, or a row of a table."""
         ...
 
+    def digest(self, index: int) -> bytes:
+        """A hash of what is stored for an image; empty where :attr:`fingerprint` says it all."""
+        ...
+
     def read(self, index: int) -> np.ndarray:
         """The image as it should be seen: RGB, uint8 (H, W, 3). Raises :class:`UnreadableImage`."""
         ...

@@ -51,7 +51,9 @@ class ImageSplit:
     augmentation: Augmentation | None = None
     seed: int = 0
     left_out: int = 0
-    """Images of classes that the model does not know."""
+    """Images of classes that the model does not know, where labels are needed."""
+    balanced: bool = False
+    """Whether the images are a choice in which all classes are equally frequent."""
 
     def __len__(self) -> int:
         return len(self.places)
@@ -88,6 +90,8 @@ class ImageSplit:
         plain = [self.source.fingerprint, prepared, self.channels, self._augmented]
         digest = hashlib.sha256(json.dumps(plain, sort_keys=True).encode())
         digest.update(self.places.astype("<i8").tobytes())
+        for place in self.places:
+            digest.update(self.source.digest(int(place)))
         if self.labels is not None:
             digest.update(self.labels.astype("<i8").tobytes())
         return digest.hexdigest()
@@ -110,8 +114,20 @@ class ImageSplit:
             "augmentation": self._augmented,
             "labels": self.unlabelled_because or "yes",
             "left out": self.left_out,
+            "balanced": self.balanced,
             "data fingerprint": self.fingerprint[:12],
         }
+
+    def known(self) -> ImageSplit:
+        """Without the images of classes that the model does not know."""
+        if self.source.labels is None or self.classes is None:
+            return self
+        labels = self.source.labels[self.places]
+        # An item that could not be read has the label -1; it stays, to be set aside and listed.
+        known = (labels < 0) | (self.classes[labels] >= 0)
+        if known.all():
+            return self
+        return replace(self, places=self.places[known], left_out=int((~known).sum()))
 
     def augmented(self, augmentation: Augmentation, seed: int) -> ImageSplit:
         """The same images as in training."""
@@ -128,7 +144,7 @@ class ImageSplit:
     def _batch(self, samples: Sequence[_Sample]) -> Batch:
         read = [sample for sample in samples if sample.image is not None]
         aside = [
-            SetAside(self.source.name(int(self.places[s.place])), s.reason)
+            SetAside(_printable(self.source.name(int(self.places[s.place]))), _printable(s.reason))
             for s in samples
             if s.image is None
         ]
@@ -182,6 +198,11 @@ class ImageSplit:
 
     def _label(self, index: int) -> int:
         return -1 if self.labels is None else int(self.labels[index])
+
+
+def _printable(text: str) -> str:
+    """A text that can be written: file names need not be."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 class _Chunks(Dataset):

@@ -14,6 +14,7 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import sys
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -43,6 +44,8 @@ class LoadedModel:
     """How it wants its images, by its own published configuration."""
     classes: tuple[str, ...] | None = None
     """The names of its answers, where the model itself says so."""
+    trained: bool | None = None
+    """Whether its weights have learned something; None where nobody knows."""
 
 
 def load_model(
@@ -69,9 +72,12 @@ def load_model(
         built = build(source, specification.options, pretrained and weights is None)
     model = built.model.eval()
     called = built.weights or f"untrained, seed {seed}"
+    trained = None if build is _build_from_file else built.weights is not None
     if weights is not None:
-        called = load_weights(model, Path(weights), allow_pickle)
-    return LoadedModel(name, model, called, built.image, built.preprocessing, built.classes)
+        called, trained = load_weights(model, Path(weights), allow_pickle), True
+    return LoadedModel(
+        name, model, called, built.image, built.preprocessing, built.classes, trained
+    )
 
 
 @dataclass(frozen=True)
@@ -217,7 +223,10 @@ def _build_from_file(name: str, options: Mapping[str, Any], pretrained: bool) ->
         inspect.signature(maker).bind(**options)
     except TypeError as error:
         raise UnknownModel(f"{name} cannot be built with these options: {error}.") from None
-    model = maker(**options)
+    try:
+        model = maker(**options)
+    except Exception as error:
+        raise _broken(name, error) from error
     if not isinstance(model, nn.Module):
         raise UnknownModel(f"{name} returned {type(model).__name__}, not an nn.Module.")
     size = options.get("img_size", options.get("image_size", 224))
@@ -236,9 +245,20 @@ def _import(path: Path) -> Any:
     sys.path.insert(0, str(path.resolve().parent))
     try:
         specification.loader.exec_module(module)
+    except Exception as error:
+        raise _broken(str(path), error) from error
     finally:
         sys.path.pop(0)
     return module
+
+
+def _broken(name: str, error: Exception) -> UnknownModel:
+    """Our own error for code of the user's that fails, with the line where it does."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    place = f"{error.filename}:{error.lineno}" if isinstance(error, SyntaxError) else (
+        f"{frame.filename}:{frame.lineno}"
+    )  # fmt: skip
+    return UnknownModel(f"{name} fails: {type(error).__name__}: {first_line(error)} ({place})")
 
 
 def _create(name: str, build: Callable[[], Any], pretrained: bool) -> Any:

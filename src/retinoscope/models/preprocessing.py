@@ -37,6 +37,8 @@ def from_torchvision(weights: Any, image: tuple[int, int, int]) -> Preprocessing
     if weights is None:
         return Preprocessing(size=image[1:])
     transforms = weights.transforms()
+    if not hasattr(transforms, "crop_size"):  # not a classifier's
+        return Preprocessing(size=image[1:])
     crop, resize = transforms.crop_size[0], transforms.resize_size[0]
     return Preprocessing(
         size=image[1:],

@@ -121,7 +121,7 @@ class Fourier:
         partial: dict[str, Any] = {}
         before: tuple[np.ndarray, np.ndarray] | None = None
         for unit in anatomy:
-            if unit.name not in rows:
+            if unit.name not in rows or min(_resolution(unit)) < 2:
                 before = None
                 continue
             frequency, curves = self._curves(unit, rows[unit.name])
@@ -237,4 +237,6 @@ def _last_number(table: np.ndarray) -> np.ndarray:
     """The place of the last number of each row; what follows is NaN."""
     import numpy as np
 
+    if not table.size:
+        return np.zeros(len(table), dtype=np.int64)
     return table.shape[1] - 1 - np.argmax(np.isfinite(table)[:, ::-1], axis=1)

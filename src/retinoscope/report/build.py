@@ -7,6 +7,8 @@ import csv
 import hashlib
 import io
 import json
+import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
@@ -17,9 +19,9 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from retinoscope import __version__
+from retinoscope.core.errors import RunFolderError
 from retinoscope.core.files import write_atomically
 from retinoscope.core.result import Result
-from retinoscope.probes import get_probe
 from retinoscope.report.anatomy_picture import anatomy_picture
 from retinoscope.report.chart import BANDS
 from retinoscope.report.collect import Examined, Measured, collect
@@ -32,6 +34,8 @@ class Panel:
     """One subject's chart in a row of charts."""
 
     subject: str
+    brief: str
+    """Its protocol in one line; empty if all charts of the row have the same."""
     figure: Figure
     svg: Markup
     csv: str
@@ -45,6 +49,8 @@ class Row:
 
     title: str
     panels: Sequence[Panel]
+    brief: str
+    """The protocol that all of them share; empty if they differ."""
 
 
 @dataclass(frozen=True)
@@ -57,29 +63,42 @@ class Section:
     reading: str
     rows: Sequence[Row]
     sentences: Sequence[tuple[str, Sequence[str]]]
-    brief: str
     protocols: Sequence[tuple[str, Sequence[tuple[str, str]]]]
     downloads: Sequence[tuple[str, str, str]]
     """Subject, file name and address of each result as JSON."""
 
 
 def build_report(
-    runs: Sequence[Path], out: Path, title: str = "", failures: Sequence[tuple[str, str]] = ()
+    runs: Path | str | Sequence[Path | str],
+    out: Path | str | None = None,
+    title: str = "",
+    failures: Sequence[tuple[str, str]] = (),
 ) -> Path:
     """Write the report of one or several run folders; returns where it is.
 
-    ``failures`` are models that could not be examined at all, each with the reason.
+    Args:
+        runs: The folders.
+        out: The file; ``report.html`` in the first folder if not given.
+        title: Of the page; the names of the models if not given.
+        failures: Models that could not be examined at all, each with the reason.
     """
-    examined = collect(runs)
-    page = render(examined, title, failures)
-    write_atomically(out, page)
-    return out
+    folders = [Path(run) for run in ([runs] if isinstance(runs, str | Path) else runs)]
+    path = Path(out) if out is not None else folders[0] / "report.html"
+    page = render(collect(folders), title, failures)
+    try:
+        write_atomically(path, page)
+    except OSError as error:
+        raise RunFolderError(
+            f"The report cannot be written to {str(path)!r}: {error.strerror}. Name another file."
+        ) from error
+    return path
 
 
 def render(
     examined: Sequence[Examined], title: str = "", failures: Sequence[tuple[str, str]] = ()
 ) -> str:
     """The whole page."""
+    examined = told_apart(examined)
     script, style = _asset("page.js"), _asset("page.css")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     environment = Environment(
@@ -105,6 +124,21 @@ def render(
         failures=failures,
         bands={kind.replace("_", " "): colour for kind, colour in BANDS.items()},
     )
+
+
+def told_apart(examined: Sequence[Examined]) -> list[Examined]:
+    """The subjects, those of one name with what distinguishes them behind it."""
+    count = Counter(subject.name for subject in examined)
+    named, seen = [], Counter[str]()
+    for subject in examined:
+        name = subject.name
+        if count[name] > 1:
+            sides = "×".join(map(str, subject.anatomy.image[1:]))
+            name = f"{name} ({subject.weights}, {sides})"
+        seen[name] += 1
+        name = name if seen[name] == 1 else f"{name} #{seen[name]}"
+        named.append(replace(subject, name=name))
+    return named
 
 
 def _asset(name: str) -> str:
@@ -133,7 +167,7 @@ def _sections(examined: Sequence[Examined]) -> list[Section]:
     for subject in examined:
         for measured in subject.measured:
             result = measured.result
-            compared = ("data", "split", "images", "augmentation", "settings", "precision")
+            compared = ("data", "split", "augmentation", "settings")
             shared = json.dumps([result.protocol.get(k) for k in compared], sort_keys=True)
             groups.setdefault((result.probe, shared), []).append((subject, measured))
     ordered = sorted(groups.items(), key=lambda item: item[0])
@@ -144,17 +178,17 @@ def _sections(examined: Sequence[Examined]) -> list[Section]:
 
 
 def _section(anchor: str, name: str, members: Sequence[tuple[Examined, Measured]]) -> Section:
-    probe = get_probe(name)
-    drawn = [(subject.name, figures(measured.result)) for subject, measured in members]
-    rows = [
-        _row([(subject, figure[place]) for subject, figure in drawn], name)
-        for place in range(len(drawn[0][1]))
-    ]
     results = [(subject.name, measured.result) for subject, measured in members]
+    drawn = [(subject, result, figures(result)) for subject, result in results]
+    fields = dict.fromkeys(figure.field for _, _, made in drawn for figure in made)
+    first = results[0][1].protocol
     return Section(
-        anchor, name, probe.question, probe.reading, rows,
+        anchor, name, first.get("question", ""), first.get("reading", ""),
+        [
+            _row([(s, r, figure) for s, r, made in drawn for figure in made if figure.field == f])
+            for f in fields
+        ],
         [(subject, by_kind(result)) for subject, result in results],
-        protocol_in_brief(results[0][1].protocol),
         [(subject, protocol_lines(result.protocol)) for subject, result in results],
         [
             (subject, f"{name}-{place}.json", _address("application/json", as_json(result)))
@@ -163,20 +197,22 @@ def _section(anchor: str, name: str, members: Sequence[tuple[Examined, Measured]
     )  # fmt: skip
 
 
-def _row(members: Sequence[tuple[str, Figure]], probe: str) -> Row:
-    shared = common_range([figure.chart for _, figure in members])
+def _row(members: Sequence[tuple[str, Result, Figure]]) -> Row:
+    shared = common_range([figure.chart for _, _, figure in members])
+    briefs = [protocol_in_brief(result, figure.chart.shaded) for _, result, figure in members]
+    same = len(set(briefs)) == 1
     panels = []
-    for place, (subject, figure) in enumerate(members):
+    for place, (subject, result, figure) in enumerate(members):
         svg = replace(figure.chart, y_range=shared).svg()
         panels.append(
             Panel(
-                subject, figure, svg,
+                subject, "" if same else briefs[place], figure, svg,
                 _address("text/csv", _csv(figure)),
                 _address("image/svg+xml", str(svg)),
-                f"{probe}-{figure.field}-{place}",
+                f"{result.probe}-{figure.field}-{place}",
             )
         )  # fmt: skip
-    return Row(members[0][1].title, panels)
+    return Row(members[0][2].title, panels, briefs[0] if same else "")
 
 
 def as_json(result: Result) -> str:
@@ -189,7 +225,7 @@ def as_json(result: Result) -> str:
 def _nullable(value: Any) -> Any:
     if isinstance(value, list):
         return [_nullable(v) for v in value]
-    return None if isinstance(value, float) and value != value else value
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _csv(figure: Figure) -> str:

@@ -57,6 +57,13 @@ class Chart:
     x_range: tuple[float, float] = (0.0, 1.0)
     caption: str = field(default="", repr=False)
 
+    @property
+    def shaded(self) -> bool:
+        """Whether standard errors are drawn: of a single line; several would hide each other."""
+        return len(self.lines) == 1 and any(
+            math.isfinite(p.error) and p.error > 0 for p in self.lines[0].points
+        )
+
     def svg(self) -> Markup:
         """The chart as one element."""
         low, high = self.y_range or value_range(self.lines, self.zero)
@@ -132,7 +139,7 @@ class Chart:
         drawn: list[Markup] = []
         for run in _runs(line.points):
             places = [(self._x(p.x), self._y(p.y, low, high)) for p in run]
-            if any(math.isfinite(p.error) and p.error > 0 for p in run) and len(self.lines) == 1:
+            if self.shaded:
                 drawn.append(self._shade(run, line.colour, low, high))
             path = " ".join(f"{x:.2f},{y:.2f}" for x, y in places)
             drawn.append(
@@ -169,6 +176,10 @@ BANDS = {
 def value_range(lines: Sequence[Line], zero: bool = False) -> tuple[float, float]:
     """A range that holds all finite values with some room, and 0 if asked."""
     values = [p.y for line in lines for p in line.points if math.isfinite(p.y)]
+    if len(lines) == 1:  # then its errors are drawn too
+        for p in lines[0].points:
+            if math.isfinite(p.y) and math.isfinite(p.error):
+                values += [p.y - 2 * p.error, p.y + 2 * p.error]
     values += [0.0] if zero or not values else []
     low, high = min(values), max(values)
     room = 0.06 * (high - low) or max(1.0, abs(high)) * 0.1

@@ -10,8 +10,8 @@ from typing import Any
 
 from retinoscope.core.anatomy import Anatomy
 from retinoscope.core.errors import RetinoscopeError, UnreadableFile
-from retinoscope.core.result import Result
-from retinoscope.probes import get_probe
+from retinoscope.core.result import Result, load_described
+from retinoscope.probes import get_probe, list_probes
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Examined:
 def collect(runs: Iterable[Path]) -> list[Examined]:
     """All subjects of all run folders, in the order of the folders and of their names."""
     found = [subject for run in runs for subject in _subjects(Path(run))]
-    if not found:
+    if not any(subject.measured or subject.skipped or subject.problems for subject in found):
         raise UnreadableFile(
             "Nothing has been measured in these folders yet. "
             "Measure something with: retinoscope examine MODEL --out FOLDER"
@@ -63,27 +63,25 @@ def _subjects(run: Path) -> list[Examined]:
 def _order(run: Path) -> list[str]:
     """The order in which the subjects were asked for last, where it is known."""
     try:
-        return list(json.loads((run / "order.json").read_text()))
+        return list(json.loads((run / "order.json").read_bytes()))
     except (OSError, ValueError, TypeError):
         return []
 
 
 def _subject(folder: Path) -> Examined:
     try:
-        plain = json.loads((folder / "subject.json").read_text())
+        plain = json.loads((folder / "subject.json").read_bytes())
         anatomy = Anatomy.from_json((folder / "anatomy.json").read_text())
-        examined = Examined(plain["name"], plain["weights"], anatomy, plain["protocol"])
+        examined = Examined(plain["name"], plain["weights"], anatomy, dict(plain["protocol"]))
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UnreadableFile(
-            f"{str(folder)!r} cannot be read: {error}. Measure the model again with: "
-            "retinoscope examine MODEL --out FOLDER"
-        ) from None
+        problem = f"{folder.name} cannot be read: {error}. Measure the model again."
+        return Examined(folder.name, "", Anatomy(folder.name, ()), {}, problems=[problem])
     for note in sorted(folder.glob("*.note.json")):
         _read(note, examined)
     for path in sorted(folder.glob("*.skipped.json")):
         try:
-            examined.skipped.append(json.loads(path.read_text()))
-        except ValueError:
+            examined.skipped.append(dict(json.loads(path.read_bytes())))
+        except (OSError, ValueError, TypeError):
             examined.problems.append(f"{path.name} is damaged.")
     return examined
 
@@ -91,8 +89,15 @@ def _subject(folder: Path) -> Examined:
 def _read(note: Path, examined: Examined) -> None:
     stem = note.name.removesuffix(".note.json")
     try:
-        kind = get_probe(stem.partition(".")[0]).result
-        result = kind.load(note.parent, stem)
-        examined.measured.append(Measured(result, json.loads(note.read_text())))
-    except (RetinoscopeError, ValueError) as error:
-        examined.problems.append(str(error))
+        result = _result(note.parent, stem)
+        examined.measured.append(Measured(result, dict(json.loads(note.read_bytes()))))
+    except (RetinoscopeError, OSError, ValueError, TypeError) as error:
+        examined.problems.append(f"{stem}: {error}")
+
+
+def _result(folder: Path, stem: str) -> Result:
+    """A result of one of our probes, or of one that a user has written."""
+    name = stem.partition(".")[0]
+    if name in list_probes():
+        return get_probe(name).result.load(folder, stem)
+    return load_described(folder, stem)

@@ -37,14 +37,22 @@ def figures(result: Result) -> list[Figure]:
     return [
         _figure(result, name, described[name].metadata)
         for name in described
-        if described[name].metadata["figure"] and described[name].metadata["axes"][0] == "unit"
+        if described[name].metadata["figure"] and _drawable(result, described[name].metadata)
     ]
+
+
+def _drawable(result: Result, about: Mapping[str, Any]) -> bool:
+    """A value per unit, a curve per unit, or one curve; maps are for probes to come."""
+    first = about["axes"][0] == "unit" and hasattr(result, "units")
+    return len(about["axes"]) == 1 or (first and len(about["axes"]) == 2)
 
 
 def _figure(result: Result, name: str, about: Mapping[str, Any]) -> Figure:
     values = getattr(result, name)
     errors = getattr(result, about["error"]) if about["error"] else np.full_like(values, np.nan)
     title = about["title"] or name.replace("_", " ")
+    if values.ndim == 1 and about["axes"][0] != "unit":
+        return _single(result, name, values, errors, about)
     if values.ndim == 1:
         chart = _by_depth(result, values, errors, about, title)
         header = ("unit", "kind", about["unit"], "standard error")
@@ -69,6 +77,27 @@ def _figure(result: Result, name: str, about: Mapping[str, Any]) -> Figure:
         if math.isfinite(v)
     )
     return Figure(name, title, chart, header, rows)
+
+
+def _single(
+    result: Result, name: str, values: np.ndarray, errors: np.ndarray, about: Mapping[str, Any]
+) -> Figure:
+    """One curve over an axis that does not count units."""
+    places = getattr(result, about["x"]) if about["x"] else np.arange(len(values), dtype=float)
+    title, axis = about["title"] or name.replace("_", " "), about["axes"][0]
+    points = [
+        Point(float(x), float(y), float(e), f"{axis} {number(x)} · {number(y)} ± {number(e)}")
+        for x, y, e in zip(places, values, errors, strict=True)
+    ]
+    ends = (float(min(places, default=0)), float(max(places, default=0)))
+    ends = ends if ends[1] > ends[0] else (ends[0] - 0.5, ends[0] + 0.5)
+    chart = Chart(
+        [Line(points, "#1f4e79", title)], axis, about["unit"], (), False, None, title, ends
+    )
+    rows = tuple(
+        (number(x), number(v), number(e)) for x, v, e in zip(places, values, errors, strict=True)
+    )
+    return Figure(name, title, chart, (axis, about["unit"], "standard error"), rows)
 
 
 def _by_depth(

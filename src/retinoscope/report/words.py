@@ -41,11 +41,12 @@ def protocol_lines(protocol: Mapping[str, Any]) -> list[tuple[str, str]]:
     chosen = f"{protocol.get('images', '?')} of {protocol.get('of', '?')}"
     if protocol.get("left out"):
         chosen += f" ({protocol['left out']} of classes that the model does not know left out)"
+    balanced = ", the same number of every class" if protocol.get("balanced") else ""
     lines = [
         ("model", str(protocol.get("model", ""))),
         ("weights", str(protocol.get("weights", ""))),
         ("data", f"{protocol.get('data', '')}, split {protocol.get('split', '')}"),
-        ("images", f"{chosen}, class-balanced, {protocol.get('size', '')}"),
+        ("images", f"{chosen}{balanced}, {protocol.get('size', '')}"),
         ("labels", str(protocol.get("labels", ""))),
         ("augmentation", _plain(protocol.get("augmentation")) or "none"),
         ("weight decay", str(protocol.get("weight decay", 0.0))),
@@ -61,16 +62,20 @@ def protocol_lines(protocol: Mapping[str, Any]) -> list[tuple[str, str]]:
     return lines
 
 
-def protocol_in_brief(protocol: Mapping[str, Any]) -> str:
+def protocol_in_brief(result: Result, shaded: bool) -> str:
     """One line for below a figure."""
+    protocol = result.protocol
+    measured = getattr(result, "images", protocol.get("images"))
+    aside = len(protocol.get("set aside", ()))
+    lost = f" ({aside} more could not be read)" if aside else ""
     augmented = _plain(protocol.get("augmentation")) or "not augmented"
     settings = _plain(protocol.get("settings"))
+    errors = " Shaded: two standard errors over images." if shaded else ""
     return (
-        f"{protocol.get('images')} images of {protocol.get('data')} ({protocol.get('split')}), "
+        f"{measured} images{lost} of {protocol.get('data')} ({protocol.get('split')}), "
         f"{augmented}, {protocol.get('size')}, {protocol.get('precision')}, weight decay "
         f"{protocol.get('weight decay')}, batch {protocol.get('batch')}, seed "
-        f"{protocol.get('seed')}; {settings or 'no settings'}. Shaded: two standard errors over "
-        "images."
+        f"{protocol.get('seed')}; {settings or 'no settings'}.{errors}"
     )
 
 

@@ -34,6 +34,8 @@ except ImportError:  # not on Windows; there, two processes must not share a fol
 SCHEMA = 1
 _MARK = "run.json"
 _LONGEST = 80
+_LOCK = ".lock"
+_SUBJECT = re.compile(r"\.[0-9a-f]{8}$")
 
 
 class RunFolder:
@@ -53,21 +55,28 @@ class RunFolder:
                 f"{str(self.path)!r} is not empty and no run folder: it holds other files. "
                 "Name a new or an empty folder with --out."
             )
-        if not mark.exists():
-            write_atomically(mark, json.dumps({"retinoscope run": SCHEMA}) + "\n")
-        else:
-            _check_mark(mark)
+        self.path.mkdir(parents=True, exist_ok=True)
+        # The lock comes first: whoever is alone may sweep, and nobody else writes meanwhile.
         self._lock = _open_lock(self.path)
-        if _alone(self._lock):
-            self._sweep()
-            if fresh:
-                self._empty()
-        elif fresh:
-            raise RunFolderError(
-                f"Another process is working in {str(self.path)!r}, so it cannot be started afresh "
-                "now. Wait for it, or use another folder with --out."
-            )
-        _share(self._lock)
+        try:
+            if _alone(self._lock):
+                self._sweep()
+                if fresh:
+                    self._empty()
+            elif fresh:
+                raise RunFolderError(
+                    f"{str(self.path)!r} is in use, by another process or by a Run that is still "
+                    "open here, so it cannot be started afresh now. Wait, close it, or use another "
+                    "folder with --out."
+                )
+            _share(self._lock)
+            if mark.exists():
+                _check_mark(mark)
+            else:
+                write_atomically(mark, json.dumps({"retinoscope run": SCHEMA}) + "\n")
+        except BaseException:
+            self.close()
+            raise
 
     def _sweep(self) -> None:
         """Remove what processes that were killed while writing have left behind."""
@@ -76,8 +85,9 @@ class RunFolder:
 
     def _empty(self) -> None:
         """Remove all that was measured, and nothing else."""
-        for marked in self.path.glob("*/subject.json"):
-            shutil.rmtree(marked.parent)
+        for folder in self.path.iterdir():
+            if folder.is_dir() and _SUBJECT.search(folder.name):
+                shutil.rmtree(folder)
         (self.path / "report.html").unlink(missing_ok=True)
 
     def close(self) -> None:
@@ -99,8 +109,9 @@ class RunFolder:
                 ("anatomy.json", subject.anatomy.to_json()),
                 ("subject.json", json.dumps(described, indent=1, ensure_ascii=False) + "\n"),
             ):
-                if not (folder / name).is_file() or (folder / name).read_text() != text:
-                    write_atomically(folder / name, text)
+                path = folder / name
+                if not path.is_file() or path.read_bytes() != text.encode():
+                    write_atomically(path, text)
         return folder
 
     def namesakes(self, subject: Subject) -> list[Path]:
@@ -131,7 +142,7 @@ def safe_name(name: str) -> str:
 
 def _is_foreign(path: Path) -> bool:
     """Whether a file was not left by one of us that was killed before it could mark the folder."""
-    return not path.name.endswith(TEMPORARY)
+    return not path.name.endswith(TEMPORARY) and path.name != _LOCK
 
 
 def _escaped(name: str) -> str:
@@ -166,7 +177,7 @@ def _check_mark(mark: Path) -> None:
 
 
 def _open_lock(folder: Path) -> IO[bytes]:
-    return (folder / ".lock").open("ab")
+    return (folder / _LOCK).open("ab")
 
 
 def _alone(lock: IO[bytes]) -> bool:

@@ -48,7 +48,7 @@ def key_of(probe: Probe | Watcher, subject: Subject) -> str:
         "settings": settings_of(probe),
         "model": subject.fingerprint,
         "data": subject.split(needs).fingerprint,
-        "weight decay": subject.weight_decay if needs.augmented else None,
+        "weight decay": subject.weight_decay,
         "others": [subject.another(name).fingerprint for name in needs.others],
     }
     return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:_DIGITS]

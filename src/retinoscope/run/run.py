@@ -10,7 +10,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from retinoscope.core.errors import NotApplicable, RetinoscopeError, UnreadableFile
+from retinoscope.core.errors import (
+    NotApplicable,
+    RetinoscopeError,
+    UnreadableFile,
+    WrongInput,
+)
 from retinoscope.core.files import write_atomically
 from retinoscope.core.probe import Piece, Probe, Watcher
 from retinoscope.core.result import Result
@@ -22,9 +27,10 @@ from retinoscope.run.folder import RunFolder
 from retinoscope.run.key import key_of, name_of, settings_of
 from retinoscope.run.piece import BadPiece, read_piece, write_piece
 from retinoscope.run.progress import Reporter, watched
-from retinoscope.run.task import Outcome, Task, shards
+from retinoscope.run.task import Outcome, Task, has_maps, shards
 
 Question = Probe | Watcher
+_COMMON = ("result", "schema", "question", "reading", "needs", "combine")
 
 
 @dataclass
@@ -79,35 +85,40 @@ class Run:
     def measure_all(
         self, probes: Sequence[Question], subject: Subject
     ) -> dict[str, Result | NotApplicable]:
-        """The answers of several probes by name; all watchers share one pass."""
+        """The answers of several probes by name; all watchers share one pass.
+
+        Where a probe is asked twice with other settings, these stand behind its name.
+        """
         folder = self.files.subject_folder(subject)
         if others := self.files.namesakes(subject):
             self.reporter.say(
                 f"{subject.name}: results of {len(others)} other version(s) of this model "
                 "(weights, size, precision) stand beside these"
             )
-        answers: dict[str, Result | NotApplicable] = {}
+        answers: dict[Question, Result | NotApplicable] = {}
         jobs: list[_Job] = []
-        for probe in probes:
+        for probe in dict.fromkeys(map(_checked, probes)):
             try:
                 job = self._job(probe, subject, folder)
             except NotApplicable as reason:
                 self._skip(probe, subject, folder, reason)
-                answers[name_of(probe)] = reason
+                answers[probe] = reason
                 continue
             if (result := self._existing(job)) is not None:
-                answers[name_of(probe)] = result
+                answers[probe] = result
                 self.reporter.say(f"{subject.name}: {name_of(probe)} is there already")
             else:
                 jobs.append(job)
         start = time.monotonic()
         self._do_missing(jobs, subject)
         for job in jobs:
-            answers[name_of(job.probe)] = self._finish(job, subject, time.monotonic() - start)
-        return answers
+            answers[job.probe] = self._finish(job, subject, time.monotonic() - start)
+        return _by_name({probe: answers[probe] for probe in dict.fromkeys(probes)})
 
     def _job(self, probe: Question, subject: Subject, folder: Path) -> _Job:
         split = subject.split(probe.needs)
+        if isinstance(probe, Watcher) and not any(map(has_maps, subject.anatomy)):
+            raise NotApplicable(f"looks at maps; no unit of {subject.name} has any")
         pieces = shards(split) if isinstance(probe, Watcher) else probe.pieces(subject)
         job = _Job(probe, key_of(probe, subject), folder, pieces)
         for piece in pieces:
@@ -128,7 +139,7 @@ class Run:
 
     def _existing(self, job: _Job) -> Result | None:
         """The result if it is there and whole, and so is everything it was combined from."""
-        if job.missing or not (job.folder / f"{job.stem}.note.json").is_file():
+        if job.missing or not _is_note(job.folder / f"{job.stem}.note.json"):
             return None
         try:
             return job.probe.result.load(job.folder, job.stem)
@@ -184,6 +195,10 @@ class Run:
                 )
             finished.append(found)
         aside = tuple(dict.fromkeys(entry for one in finished for entry in one.set_aside))
+        if aside and len(aside) >= len(subject.split(job.probe.needs)):
+            raise RetinoscopeError(
+                f"None of the {len(aside)} images could be read. The first: {aside[0].reason}"
+            )
         result = job.probe.combine(subject.anatomy, [one.partial for one in finished])
         result = replace(result, protocol=protocol_of(job.probe, subject, aside))
         note = {
@@ -210,6 +225,35 @@ class Run:
                 folder / f"{name}.skipped.json", json.dumps(plain, ensure_ascii=False) + "\n"
             )
         self.reporter.say(f"{subject.name}: {name} is not applicable: it {reason}")
+
+
+def _checked(probe: Question) -> Question:
+    """The probe, if it is one; says what is missing otherwise."""
+    if isinstance(probe, Probe | Watcher):
+        return probe
+    lacking = [
+        f"To be a {kind} it lacks {', '.join(n for n in (*_COMMON, *own) if not hasattr(probe, n))}"
+        for kind, own in (("Probe", ("pieces", "measure")), ("Watcher", ("watch", "gather")))
+    ]
+    raise WrongInput(f"{probe!r} is no probe. {'; '.join(lacking)}. See retinoscope.core.probe.")
+
+
+def _by_name(
+    answers: Mapping[Question, Result | NotApplicable],
+) -> dict[str, Result | NotApplicable]:
+    named: dict[str, Result | NotApplicable] = {}
+    for probe, answer in answers.items():
+        name = name_of(probe)
+        named[name if name not in named else f"{name} {settings_of(probe)}"] = answer
+    return named
+
+
+def _is_note(path: Path) -> bool:
+    """Whether a whole note is there."""
+    try:
+        return isinstance(json.loads(path.read_bytes()), dict)
+    except (OSError, ValueError):
+        return False
 
 
 def _tasks(jobs: Sequence[_Job]) -> Iterator[Task]:
@@ -249,6 +293,8 @@ def protocol_of(probe: Question, subject: Subject, aside: Sequence[SetAside]) ->
         **subject.protocol,
         **split.protocol,
         "settings": settings_of(probe),
+        "question": probe.question,
+        "reading": probe.reading,
         "set aside": [list(entry) for entry in aside],
     }
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import platform
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cache
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -33,6 +34,7 @@ from retinoscope.models.normalise import Normalise, PixelModel
 from retinoscope.models.preprocessing import from_timm
 
 Precision = Literal["float32", "float64", "bfloat16", "float16"]
+_CHECKPOINTS = (".safetensors", ".pth", ".pt")
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,23 @@ class SubjectSpecification:
     std: tuple[float, ...] | None = None
     augmentation: Augmentation = field(default_factory=Augmentation)
     weight_decay: float = 0.0
+    folder: str = field(default_factory=os.getcwd, compare=False)
+    """Where relative paths begin."""
+
+    def __post_init__(self) -> None:
+        wrong = [
+            text
+            for text, holds in (
+                (f"seed {self.seed}, which must be from 0 to 2³² - 1", 0 <= self.seed < 2**32),
+                (f"batch {self.batch}, which must be 1 or more", self.batch >= 1),
+                (f"workers {self.workers}, which must be 0 or more", self.workers >= 0),
+                (f"images {self.images}, which must be 1 or more, or None for all",
+                 self.images is None or self.images >= 1),
+            )
+            if not holds
+        ]  # fmt: skip
+        if wrong:
+            raise WrongInput(f"A subject cannot have {'; '.join(wrong)}.")
 
 
 def load_subject(
@@ -92,12 +111,14 @@ def load_subject(
         )
     called = model if isinstance(model, str) else name or type(model).__name__
     described = data if isinstance(data, str) else type(data).__name__
+    settings.setdefault("root", os.environ.get("RETINOSCOPE_DATA"))
     specification = SubjectSpecification(called, described, **settings)
     if isinstance(model, str) and isinstance(data, str) and not others:
         return rebuild(specification)
     loaded = _load(specification) if isinstance(model, str) else _live(model, called, specification)
     subject = _assemble(specification, loaded, data)
 
+    @cache
     def another(asked: str) -> Subject:
         module = (others or {}).get(asked)
         return load_subject(asked if module is None else module, data, name=asked, **settings)
@@ -105,10 +126,17 @@ def load_subject(
     return replace(subject, specification=None, load_another=another)
 
 
-@lru_cache(maxsize=4)
 def rebuild(specification: SubjectSpecification) -> Subject:
-    """The subject of a specification; a process that is asked again keeps it."""
-    return _assemble(specification, _load(specification), specification.data)
+    """The subject of a specification."""
+
+    @cache
+    def another(asked: str) -> Subject:
+        if asked.endswith(_CHECKPOINTS):  # a snapshot: the same model with other weights
+            return rebuild(replace(specification, weights=asked))
+        return rebuild(replace(specification, model=asked, weights=None))
+
+    subject = _assemble(specification, _load(specification), specification.data)
+    return replace(subject, load_another=another)
 
 
 def _load(specification: SubjectSpecification) -> LoadedModel:
@@ -182,7 +210,7 @@ def _assemble(specification: SubjectSpecification, loaded: LoadedModel, data: An
         state_hash(backbone),
         preprocessing.to_plain(),
         str(like.dtype),
-        specification.output,
+        taken.fingerprint,
         [unit.name for unit in taken.anatomy.walk()],
     ]
     return Subject(
@@ -199,7 +227,6 @@ def _assemble(specification: SubjectSpecification, loaded: LoadedModel, data: An
         workers=specification.workers,
         protocol=_protocol(specification, loaded, like),
         specification=specification,
-        load_another=lambda name: rebuild(replace(specification, model=name)),
     )
 
 
@@ -227,10 +254,16 @@ def _splits(
     splits: dict[tuple[str, bool], Split] = {}
     for name, source in sources.items():
         classes, reason = _classes(source, outputs, known)
-        places, left_out = _places(source, classes, specification)
+        places = balanced_subset(
+            source.labels, len(source), specification.images, specification.seed
+        )
+        # What is made at the model's size has nothing to be cut off.
+        made = hasattr(source, "read_many")
         split = ImageSplit(
-            name, source, places, preprocessing, channels, classes, outputs,
-            called=specification.data, unlabelled_because=reason, left_out=left_out,
+            name, source, places,
+            replace(preprocessing, crop_pct=1.0) if made else preprocessing,
+            channels, classes, outputs, called=specification.data, unlabelled_because=reason,
+            balanced=source.labels is not None and len(places) < len(source),
         )  # fmt: skip
         splits[name, False] = split
         if name == "train":
@@ -253,19 +286,6 @@ def _classes(
     return classes, ""
 
 
-def _places(
-    source: Source, classes: np.ndarray | None, specification: SubjectSpecification
-) -> tuple[np.ndarray, int]:
-    """Which images to take, and how many are of classes that the model does not know."""
-    usable = np.arange(len(source))
-    if classes is not None and source.labels is not None:
-        # An item that could not be read has the label -1; it stays, to be set aside and listed.
-        usable = usable[(source.labels < 0) | (classes[source.labels] >= 0)]
-    labels = None if source.labels is None else source.labels[usable]
-    chosen = balanced_subset(labels, len(usable), specification.images, specification.seed)
-    return usable[chosen], len(source) - len(usable)
-
-
 def _protocol(
     specification: SubjectSpecification, loaded: LoadedModel, like: torch.Tensor
 ) -> dict[str, Any]:
@@ -274,7 +294,7 @@ def _protocol(
     return {
         "model": specification.model,
         "weights": loaded.weights,
-        "trained": "untrained" not in loaded.weights,
+        "trained": loaded.trained,
         "precision": str(like.dtype).removeprefix("torch."),
         "device": like.device.type,
         "seed": specification.seed,

@@ -16,6 +16,7 @@ import torch
 from retinoscope.core.errors import RetinoscopeError
 from retinoscope.core.probe import Partial, Piece, Probe, Watcher
 from retinoscope.core.subject import Batch, SetAside, Split, Subject
+from retinoscope.core.unit import Unit
 from retinoscope.run.piece import Finished
 
 SHARD = 128
@@ -48,6 +49,11 @@ def shards(split: Split) -> list[Piece]:
     ]
 
 
+def has_maps(unit: Unit) -> bool:
+    """Whether what a unit gives is spread over more than one position."""
+    return unit.grid is not None and unit.grid.height * unit.grid.width > 1
+
+
 def perform(task: Task, subject: Subject) -> Outcome:
     """Do the work of a task; images that it had to set aside come back with what it gave."""
     aside: list[SetAside] = []
@@ -78,6 +84,9 @@ class _Recorded:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.split, name)
+
+    def known(self) -> _Recorded:
+        return _Recorded(self.split.known(), self.aside)
 
     def batches(self, indices: Sequence[int], size: int, workers: int = 0) -> Iterator[Batch]:
         for batch in self.split.batches(indices, size, workers):
@@ -140,8 +149,7 @@ def watch(
     kept: list[dict[str, torch.Tensor]] = [{} for _ in watchers]
     with torch.inference_mode():
         for state in subject.replay.walk(subject.to_device(images)):
-            grid = state.unit.grid
-            if state.lens is None or grid is None or grid.height * grid.width < 2:
+            if state.lens is None or not has_maps(state.unit):
                 continue
             maps = state.maps
             if maps.dtype in (torch.bfloat16, torch.float16):

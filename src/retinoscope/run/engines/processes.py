@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from retinoscope.core.errors import RetinoscopeError
 from retinoscope.core.subject import Subject
-from retinoscope.run.engines.remote import specification_of, work
+from retinoscope.run.engines.remote import order, work
 from retinoscope.run.task import Outcome, Task
 
 
@@ -23,7 +23,7 @@ class InProcesses:
 
     def run(self, subject: Subject, tasks: Sequence[Task]) -> Iterator[tuple[Task, Outcome]]:
         """Every task once, as they are finished."""
-        specification = specification_of(subject, f"--jobs {self.jobs}")
+        orders = [order(subject, task, f"--jobs {self.jobs}") for task in tasks]
         threads = max(1, (os.cpu_count() or 1) // self.jobs)
         pool = ProcessPoolExecutor(
             min(self.jobs, len(tasks)),
@@ -32,15 +32,14 @@ class InProcesses:
             initargs=(threads,),
         )
         try:
-            waiting = {
-                pool.submit(work, specification, subject.fingerprint, task): task for task in tasks
-            }
+            waiting = {pool.submit(work, one): one.task for one in orders}
             for future in as_completed(waiting):
                 yield waiting[future], future.result()
         except BrokenProcessPool as error:
             raise RetinoscopeError(
                 "A worker process died, perhaps because memory ran out. What was finished is kept: "
-                "run the same command again, with fewer --jobs or a smaller --batch."
+                "run the same command again, with fewer --jobs or a smaller --batch. (A script of "
+                "your own that asks for jobs must do so under `if __name__ == '__main__':`.)"
             ) from error
         finally:
             pool.shutdown(wait=False, cancel_futures=True)

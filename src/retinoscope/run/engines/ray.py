@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from retinoscope.core.errors import RetinoscopeError, first_line
 from retinoscope.core.subject import Subject
-from retinoscope.run.engines.remote import specification_of, work
+from retinoscope.run.engines.remote import order, work
 from retinoscope.run.task import Outcome, Task
 
 _AHEAD = 4
@@ -32,7 +32,7 @@ class OnRay:
 
     def run(self, subject: Subject, tasks: Sequence[Task]) -> Iterator[tuple[Task, Outcome]]:
         """Every task once, as they are finished; what a dead worker held is done elsewhere."""
-        specification = specification_of(subject, f"--ray {self.address}")
+        todo = [order(subject, task, f"--ray {self.address}") for task in reversed(tasks)]
         try:
             import ray
             from ray.exceptions import RayError, RayTaskError
@@ -45,12 +45,11 @@ class OnRay:
             # A worker process keeps the subject it has built; -1: as often as machines are lost.
             remote = ray.remote(num_cpus=1, max_retries=-1)(work)
             waiting: dict[object, Task] = {}
-            todo = list(reversed(tasks))
             limit = _AHEAD * max(1, int(ray.cluster_resources().get("CPU", 1)))
             while todo or waiting:
                 while todo and len(waiting) < limit:
-                    task = todo.pop()
-                    waiting[remote.remote(specification, subject.fingerprint, task)] = task
+                    one = todo.pop()
+                    waiting[remote.remote(one)] = one.task
                 (ready, *_), _ = ray.wait(list(waiting), num_returns=1)
                 try:
                     outcome = ray.get(ready)
@@ -78,7 +77,8 @@ class OnRay:
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
         except (ConnectionError, ValueError, RuntimeError, OSError) as error:
             raise RetinoscopeError(
-                f"There is no Ray cluster at {self.address!r}: {first_line(error)} Start one with "
+                f"There is no Ray cluster at {self.address!r} that lets us in: "
+                f"{first_line(error)} Start one with "
                 "`ray start --head`, or use --ray local for one on this machine."
             ) from error
         return True

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import lru_cache
+
 from retinoscope.core.errors import RetinoscopeError
 from retinoscope.core.subject import Subject
 from retinoscope.run.subject import SubjectSpecification, rebuild
@@ -23,12 +28,41 @@ def specification_of(subject: Subject, asked: str) -> SubjectSpecification:
     return subject.specification
 
 
-def work(specification: SubjectSpecification, fingerprint: str, task: Task) -> Outcome:
+@dataclass(frozen=True)
+class Order:
+    """What a worker gets: from what to rebuild the subject, what must come out, what to do."""
+
+    specification: SubjectSpecification
+    fingerprint: str
+    data: str
+    task: Task
+
+
+def order(subject: Subject, task: Task, asked: str) -> Order:
+    """A task for another process."""
+    data = subject.split(task.probes[0].needs).fingerprint
+    return Order(specification_of(subject, asked), subject.fingerprint, data, task)
+
+
+def work(order: Order) -> Outcome:
     """Perform a task on the subject of a specification."""
-    subject = rebuild(specification)
-    if subject.fingerprint != fingerprint:
+    with suppress(OSError):  # on another machine the folder need not be there
+        os.chdir(order.specification.folder)
+    subject = _kept(order.specification)
+    if subject.fingerprint != order.fingerprint:
         raise NotRebuildable(
             f"{subject.name} came out differently in another process: does its function draw "
             "random weights without a seed, or read a file that has changed?"
         )
-    return perform(task, subject)
+    if subject.split(order.task.probes[0].needs).fingerprint != order.data:
+        raise NotRebuildable(
+            f"The data {order.specification.data} are not the same in another process or on "
+            "another machine. Have the files changed?"
+        )
+    return perform(order.task, subject)
+
+
+@lru_cache(maxsize=2)
+def _kept(specification: SubjectSpecification) -> Subject:
+    """A worker is asked for the same subject again and again."""
+    return rebuild(specification)
