@@ -147,3 +147,25 @@ def test_an_anatomy_says_which_weights():
     assert anatomy.weights == "untrained, seed 3"
     assert anatomy.model == "test_resnet"
     assert json.loads(anatomy.to_json())["weights"] == "untrained, seed 3"
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("def build():\n    raise KeyError('depth')\n", r"fails: KeyError: 'depth'.*own.py:2"),
+        ("def build(:\n", r"fails: SyntaxError.*own.py:1"),
+        ("import nothing_of_that_name\n", r"fails: ModuleNotFoundError.*own.py:1"),
+    ],
+)
+def test_code_of_the_users_that_fails_is_named_with_its_line(tmp_path, content, says):
+    (tmp_path / "own.py").write_text(content)
+    with pytest.raises(UnknownModel, match=says):
+        load_model(f"{tmp_path / 'own.py'}:build")
+
+
+def test_weights_are_known_to_be_trained_or_not(tmp_path):
+    assert load_model("test_vit", pretrained=False).trained is False
+    (tmp_path / "own.py").write_text(
+        "from torch import nn\ndef build(): return nn.Conv2d(3, 4, 3)\n"
+    )
+    assert load_model(f"{tmp_path / 'own.py'}:build").trained is None

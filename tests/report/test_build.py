@@ -7,6 +7,9 @@ from typer.testing import CliRunner
 
 from retinoscope.cli.main import app
 from retinoscope.core.errors import NotApplicable, RetinoscopeError, UnreadableFile
+from retinoscope.core.result import _digest
+from retinoscope.data.augment import Augmentation
+from retinoscope.probes.variance import Variance
 from retinoscope.report.build import as_json, build_report
 from retinoscope.report.chart import Chart, Line, Point, ticks
 from retinoscope.report.collect import collect
@@ -63,14 +66,71 @@ def test_a_damaged_result_is_shown_as_such_and_the_rest_stands(measured, tmp_pat
 
 def test_an_old_schema_is_refused_by_name(measured, tmp_path):
     shutil.copytree(measured, tmp_path / "run")
-    for path in (tmp_path / "run").rglob("variance.*.json"):
-        if not path.name.endswith("note.json"):
-            path.write_text(path.read_text().replace('"schema": 1', '"schema": 0', 1))
+    for path in (tmp_path / "run").rglob("variance.*.npz"):
+        plain = json.loads(path.with_suffix(".json").read_text()) | {"schema": 0}
+        del plain["sha256"]
+        plain["sha256"] = _digest(plain, path.read_bytes())
+        path.with_suffix(".json").write_text(json.dumps(plain))
     (first, _) = collect([tmp_path / "run"])
     assert (
         "holds variance of schema 0, but this version reads variance of schema 1"
         in (first.problems[0])
     )
+
+
+def test_a_users_own_probe_has_its_section(tmp_path):
+    """Its class is not known to the page; what the result says of itself is enough."""
+    from probes.test_contract import Agreement
+    from retinoscope.run.run import Run
+    from run.tiny import build
+
+    model = build().eval()
+    subject = load_subject(
+        model, "cues", name="a", size=(16, 16), images=20, others={"a": model},
+        augmentation=Augmentation(mixup=0.5),
+    )  # fmt: skip
+    Run(tmp_path / "run").measure(Agreement("a"), subject)
+    page = build_report(tmp_path / "run").read_text()
+    assert "Do two models agree?" in page
+    assert "Equal answers" in page
+    assert page.count("<circle") == 1
+
+
+def test_panels_under_different_protocols_say_so(tmp_path):
+    from retinoscope.run.run import Run
+    from run.tiny import build
+
+    run = Run(tmp_path / "run")
+    for side in (16, 24):
+        subject = load_subject(build().eval(), "cues", name="same", size=(side, side), images=9)
+        run.measure(Variance(), subject)
+    page = build_report(tmp_path / "run").read_text()
+    assert page.count("not augmented, 16×16, float32") == 2  # under each of its two figures
+    assert page.count("not augmented, 24×24, float32") == 2
+    names = {line for line in page.split("<bdi>") if line.startswith("same (")}
+    assert any("16×16)" in name for name in names)
+    assert any("24×24)" in name for name in names)
+
+
+def test_infinite_values_do_not_stop_the_page(measured, tmp_path):
+    from dataclasses import replace
+
+    result = collect([measured])[0].measured[1].result
+    broken = replace(result, variance=np.full_like(result.variance, np.inf))
+    assert json.loads(as_json(broken))["variance"] == [None] * len(result.variance)
+    assert "<circle" not in figures(broken)[0].chart.svg()
+
+
+@pytest.mark.parametrize("harm", [b"", b"\xff\xfe", b"[]", b"{}"])
+@pytest.mark.parametrize("which", ["subject.json", "anatomy.json", "*.note.json", "order.json"])
+def test_damaged_small_files_are_shown_and_the_rest_stands(measured, tmp_path, which, harm):
+    shutil.copytree(measured, tmp_path / "run")
+    (tmp_path / "run" / "order.json").write_text("[]")
+    next((tmp_path / "run").rglob(which)).write_bytes(harm)
+    page = build_report(tmp_path / "run").read_text()
+    assert page.count("<svg") >= 7  # five figures of the other model, two pictures
+    if which in ("subject.json", "anatomy.json"):
+        assert "a file could not be read" in page
 
 
 @pytest.mark.parametrize(
@@ -90,6 +150,12 @@ def test_folders_that_hold_nothing(tmp_path, make, says):
     assert not (tmp_path / "r.html").exists()
 
 
+def test_a_page_that_cannot_be_written_is_said(measured, tmp_path):
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(RetinoscopeError, match="The report cannot be written to"):
+        build_report([measured], tmp_path / "folder")
+
+
 def test_json_for_others_has_null_for_what_is_no_number(measured):
     result = collect([measured])[0].measured[0].result
     plain = json.loads(as_json(result))
@@ -101,7 +167,6 @@ def test_unlabelled_and_not_applicable_are_told_apart(tmp_path, measured):
     """A probe that needs labels, on images that have none: said, never dropped."""
     from dataclasses import dataclass
 
-    from retinoscope.probes.variance import Variance
     from retinoscope.run.run import Run
 
     @dataclass(frozen=True)

@@ -2,16 +2,20 @@ import errno
 import hashlib
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
-from retinoscope.core.errors import RunFolderError
+from retinoscope.core.errors import NotApplicable, RetinoscopeError, RunFolderError, WrongInput
 from retinoscope.probes.fourier import Fourier
 from retinoscope.probes.variance import Variance
 from retinoscope.run.progress import Reporter
 from retinoscope.run.run import Run, measure
+from retinoscope.run.subject import load_subject
 
 PROBES = (Fourier(), Variance())
 
@@ -159,10 +163,90 @@ def test_a_damaged_result_is_combined_again_from_its_pieces(tiny, tmp_path):
     assert any("damaged" in text and "combined again" in text for text in listening.said)
 
 
+def test_a_damaged_note_or_subject_is_written_again(tiny, tmp_path):
+    subject = tiny(images=20)
+    expected = Run(tmp_path).measure(Variance(), subject)
+    for pattern in ("*.note.json", "subject.json", "anatomy.json"):
+        (path,) = tmp_path.rglob(pattern)
+        path.write_bytes(b"\xff")
+        assert Run(tmp_path).measure(Variance(), subject) == expected
+        json.loads(path.read_text())
+
+
+def test_changed_code_of_the_same_weights_has_another_key(tmp_path):
+    source = (Path(__file__).parent / "tiny.py").read_text()
+    found = []
+    for number, activation in enumerate(("x = self.down(x).relu()", "x = self.down(x).tanh()")):
+        changed = source.replace("x = self.down(x).relu()", activation)
+        (tmp_path / "own.py").write_text(changed)
+        subject = load_subject(f"{tmp_path / 'own.py'}:build:img_size=16", "cues", images=20)
+        found.append(Run(tmp_path / "run").measure(Variance(), subject))
+        assert len(list((tmp_path / "run").glob("*/subject.json"))) == number + 1
+    assert found[0].variance[-1] != found[1].variance[-1]
+
+
+def test_images_replaced_in_place_have_another_key(tiny, tmp_path):
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    found = []
+    for grey in (10, 200):
+        for place in range(3):
+            pixels = np.full((16, 16, 3), grey + place, np.uint8)
+            pixels[:8] //= 2
+            Image.fromarray(pixels).save(photos / f"{place}.bmp")
+        subject = load_subject(tiny().specification.model, str(photos))
+        found.append(Run(tmp_path / "run").measure(Variance(), subject))
+    assert found[0].variance[0] != found[1].variance[0]
+
+
+def test_unreadable_names_and_nothing_readable(tiny, tmp_path):
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    name = os.fsencode(photos) + b"/bad\xff.jpg"
+    Path(os.fsdecode(name)).write_bytes(b"junk")
+    subject = load_subject(tiny().specification.model, str(photos))
+    with pytest.raises(
+        RetinoscopeError, match=r"None of the 1 images could be read. The first: bad"
+    ):
+        measure(Variance(), subject)
+    Image.new("RGB", (16, 16)).save(photos / "good.png")
+    found = measure(Variance(), load_subject(tiny().specification.model, str(photos)))
+    assert found.images == 1
+    assert found.protocol["set aside"][0][0] == "bad\\udcff.jpg"
+
+
+def test_a_network_without_maps_is_not_applicable(tmp_path):
+    from torch import nn
+
+    model = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 16), nn.ReLU(), nn.Linear(16, 10))
+    subject = load_subject(model.eval(), "cues", size=(8, 8), images=5)
+    for probe in PROBES:
+        with pytest.raises(NotApplicable, match="looks at maps; no unit of Sequential has any"):
+            Run(tmp_path).measure(probe, subject)
+
+
+def test_what_is_no_probe_is_told_what_it_lacks(tiny, tmp_path):
+    with pytest.raises(WrongInput, match=r"To be a Watcher it lacks result.*watch, gather"):
+        Run(tmp_path).measure(object(), tiny(images=3))
+
+
+def test_one_probe_asked_twice_answers_twice(tiny, tmp_path):
+    found = Run(tmp_path).measure_all([Fourier(bands=5), Fourier(bands=9)], tiny(images=9))
+    assert [result.frequency.shape[1] for result in found.values()] == [5, 9]
+
+
+def test_many_processes_may_start_in_a_new_folder_at_once(tmp_path):
+    program = "import sys; from retinoscope.run.folder import RunFolder; RunFolder(sys.argv[1])"
+    for round_ in range(3):
+        started = [
+            subprocess.Popen([sys.executable, "-c", program, str(tmp_path / str(round_))])
+            for _ in range(4)
+        ]
+        assert [process.wait(60) for process in started] == [0] * 4
+
+
 def test_changed_weights_have_another_key(tiny, tmp_path):
     import torch
-
-    from retinoscope.run.subject import load_subject
 
     subject = tiny(images=50)
     run = Run(tmp_path, reporter=(listening := Listening()))

@@ -1,4 +1,6 @@
 import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from retinoscope.data.augment import Augmentation
 from retinoscope.probes.variance import Variance
 from retinoscope.run.check import check_deterministic
 from retinoscope.run.subject import load_subject
+from run.elsewhere import TINY
 from run.tiny import build
 
 TEST = Needs()
@@ -68,8 +71,6 @@ def test_splits_and_labels_that_are_not_there_are_not_applicable(tiny):
 
 
 def test_further_subjects_share_the_images(tiny):
-    from run.elsewhere import TINY
-
     subject = tiny(images=5)
     second = subject.another(TINY.replace("img_size=16", "img_size=16,"))
     assert second.split(TEST).fingerprint == subject.split(TEST).fingerprint
@@ -107,6 +108,65 @@ def test_real_images_by_name():
     assert found.images == 200
 
 
+def test_a_snapshot_is_another_subject(tiny, tmp_path):
+    from safetensors.torch import save_file
+
+    subject = tiny(images=5)
+    state = {k: v * 2 if v.is_floating_point() else v for k, v in build().state_dict().items()}
+    save_file(state, tmp_path / "epoch3.safetensors")
+    later = subject.another(str(tmp_path / "epoch3.safetensors"))
+    assert torch.equal(later.backbone.stem.weight, 2 * subject.backbone.stem.weight)
+    assert subject.another(str(tmp_path / "epoch3.safetensors")) is later
+    assert later.split(TEST).fingerprint == subject.split(TEST).fingerprint
+
+
+def test_each_call_loads_anew(tiny):
+    first = tiny(images=5)
+    first.backbone.train()
+    assert not tiny(images=5).backbone.training
+
+
+def test_images_of_unknown_classes_count_only_where_no_labels_are_needed(tmp_path):
+    from PIL import Image
+
+    for name in ("tench", "unicorn"):
+        (tmp_path / name).mkdir()
+        for place in range(2):
+            Image.new("RGB", (16, 16), (place, 9, 9)).save(tmp_path / name / f"{place}.png")
+    layers = nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3), nn.AdaptiveAvgPool2d(1)
+    model = nn.Sequential(*layers, nn.Flatten(), nn.Linear(4, 1000)).eval()
+    subject = load_subject(model, str(tmp_path), size=(16, 16))
+    assert len(subject.split(TEST)) == 4
+    known = subject.split(Needs(labels=True))
+    assert len(known) == 2
+    assert known.protocol["left out"] == 2
+    (batch,) = known.batches(range(2), 2)
+    assert batch.labels.tolist() == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("setting", "says"),
+    [
+        ({"crop_mode": "round"}, "crop_mode is one of center, squash, border"),
+        ({"interpolation": "magic"}, "interpolation is one of nearest"),
+        ({"crop_pct": 0.0}, "above 0 and up to 1"),
+        ({"seed": -1}, "seed -1, which must be from 0"),
+        ({"batch": 0}, "batch 0, which must be 1 or more"),
+        ({"images": 0}, "images 0, which must be 1 or more"),
+    ],
+)
+def test_values_that_cannot_be(tiny, setting, says):
+    with pytest.raises(WrongInput, match=says):
+        tiny(**setting)
+
+
+def test_what_is_made_at_size_is_not_cut(tiny):
+    (cut,) = tiny(images=4, crop_pct=0.5).split(TEST).batches(range(4), 4)
+    (whole,) = tiny(images=4).split(TEST).batches(range(4), 4)
+    assert torch.equal(cut.images, whole.images)
+    assert tiny(images=4, crop_pct=0.5).split(TEST).protocol["preprocessing"]["crop_pct"] == 1.0
+
+
 def test_wrong_settings_are_refused(tiny):
     with pytest.raises(WrongInput, match="has no setting picutres"):
         tiny(picutres=3)
@@ -130,6 +190,18 @@ def test_keys_follow_what_determines_a_result_and_nothing_else(tiny):
         key_of(Fourier(), load_subject(tiny().specification.model, "cues:seed=1", images=300)),
     ]
     assert len({base, *others}) == 6
+
+
+def test_the_fingerprint_is_the_same_in_another_process(tiny):
+    code = (
+        "import sys; from retinoscope import load_subject\n"
+        "s = load_subject(sys.argv[1], 'cues', images=5); print(s.fingerprint)"
+    )
+    subject = tiny(images=5)
+    done = subprocess.run(
+        [sys.executable, "-c", code, TINY], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == subject.fingerprint
 
 
 def test_a_model_in_training_mode_is_named_with_its_parts():
