@@ -25,6 +25,18 @@ def test_examine_ends_with_a_report_and_goes_on_where_it_was(tmp_path):
     assert len(collect([tmp_path / "run"])[0].measured) == 1
 
 
+def test_an_interrupt_is_told_that_nothing_is_lost(tmp_path, monkeypatch):
+    from retinoscope.report import examine as module
+
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module, "examine", interrupted)
+    result = runner.invoke(app, ["examine", TINY, "--out", f"{tmp_path}/r"])
+    assert result.exit_code == 130
+    assert "the same command goes on from there" in " ".join(result.stderr.split())
+
+
 def test_a_failure_among_several_is_told_by_the_exit_code(tmp_path):
     result = runner.invoke(
         app, ["examine", TINY, "resnet51", "--untrained", "--images", "5", "--out", f"{tmp_path}/r"]

@@ -245,6 +245,16 @@ def test_many_processes_may_start_in_a_new_folder_at_once(tmp_path):
         assert [process.wait(60) for process in started] == [0] * 4
 
 
+def test_weights_that_change_under_a_subject_are_noticed(tiny, tmp_path):
+    import torch
+
+    subject = tiny(images=20)
+    with torch.no_grad():
+        subject.backbone.stem.bias += 1
+    with pytest.raises(RetinoscopeError, match="have changed since it was made a subject"):
+        Run(tmp_path).measure(Variance(), subject)
+
+
 def test_changed_weights_have_another_key(tiny, tmp_path):
     import torch
 

@@ -154,15 +154,19 @@ def examine(
         raise WrongInput("--weights is a file for one model; name exactly one.")
     probes = probes_with(probe, settings)
     console = Console(stderr=True)
-    done = run_examination(
-        models or list(TOUR), data, probes=probes, out=out, jobs=jobs, ray=ray, fresh=fresh,
-        reporter=Reporter(console), images=how_many(images), root=root and str(root.absolute()),
-        size=parse_size(size), crop_pct=crop_pct, crop_mode=crop_mode,
-        interpolation=interpolation, mean=as_numbers(mean, "--mean"),
-        std=as_numbers(std, "--std"), pretrained=not (untrained or not models),
-        weights=weights and str(weights.absolute()), output=output, allow_pickle=allow_pickle,
-        precision=precision, device=device, seed=seed, batch=batch, workers=workers,
-    )  # fmt: skip
+    try:
+        done = run_examination(
+            models or list(TOUR), data, probes=probes, out=out, jobs=jobs, ray=ray, fresh=fresh,
+            reporter=Reporter(console), images=how_many(images), root=root and str(root.absolute()),
+            size=parse_size(size), crop_pct=crop_pct, crop_mode=crop_mode,
+            interpolation=interpolation, mean=as_numbers(mean, "--mean"),
+            std=as_numbers(std, "--std"), pretrained=not (untrained or not models),
+            weights=weights and str(weights.absolute()), output=output, allow_pickle=allow_pickle,
+            precision=precision, device=device, seed=seed, batch=batch, workers=workers,
+        )  # fmt: skip
+    except KeyboardInterrupt:
+        console.print("Stopped. What was finished is kept: the same command goes on from there.")
+        raise Exit(130) from None
     for model, reason in done.failures:
         console.print(f"Not examined: {model}: {reason}", markup=False, style="red")
     sys.stdout.write(f"Report: {done.report}\n")

@@ -95,6 +95,8 @@ class Subject:
     """By name, and whether augmented as in training."""
     weights: str
     """A tag, a file and its hash, or ``untrained, seed 0``."""
+    state: str
+    """A hash of the weights when the subject was loaded."""
     fingerprint: str
     """Changes when architecture, weights, normalisation or precision do."""
     weight_decay: float = 0.0

@@ -20,6 +20,7 @@ from retinoscope.core.files import write_atomically
 from retinoscope.core.probe import Piece, Probe, Watcher
 from retinoscope.core.result import Result
 from retinoscope.core.subject import SetAside, Subject
+from retinoscope.models.checkpoint import state_hash
 from retinoscope.run.check import check_deterministic
 from retinoscope.run.engines import Engine
 from retinoscope.run.engines.local import Here
@@ -89,6 +90,11 @@ class Run:
 
         Where a probe is asked twice with other settings, these stand behind its name.
         """
+        if state_hash(subject.backbone) != subject.state:
+            raise RetinoscopeError(
+                f"The weights of {subject.name} have changed since it was made a subject. Make it "
+                "one again with load_subject, so that results carry the right key."
+            )
         folder = self.files.subject_folder(subject)
         if others := self.files.namesakes(subject):
             self.reporter.say(

@@ -111,7 +111,7 @@ def load_subject(
         )
     called = model if isinstance(model, str) else name or type(model).__name__
     described = data if isinstance(data, str) else type(data).__name__
-    settings.setdefault("root", os.environ.get("RETINOSCOPE_DATA"))
+    settings["root"] = settings.get("root") or os.environ.get("RETINOSCOPE_DATA")
     specification = SubjectSpecification(called, described, **settings)
     if isinstance(model, str) and isinstance(data, str) and not others:
         return rebuild(specification)
@@ -205,9 +205,10 @@ def _assemble(specification: SubjectSpecification, loaded: LoadedModel, data: An
     outputs = taken.anatomy.units[-1].channels
     sources = load_data(data, specification.root, preprocessing.size)
     splits = _splits(specification, sources, preprocessing, (channels, outputs), loaded.classes)
+    state = state_hash(backbone)
     plain = [
         specification.model,
-        state_hash(backbone),
+        state,
         preprocessing.to_plain(),
         str(like.dtype),
         taken.fingerprint,
@@ -220,6 +221,7 @@ def _assemble(specification: SubjectSpecification, loaded: LoadedModel, data: An
         replay=taken,
         splits=splits,
         weights=loaded.weights,
+        state=state,
         fingerprint=hashlib.sha256(json.dumps(plain).encode()).hexdigest(),
         weight_decay=specification.weight_decay,
         seed=specification.seed,
