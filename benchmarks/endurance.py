@@ -3,6 +3,7 @@
 - killed with SIGKILL at random moments and started again each time: the same bytes of arrays and
   values at the end, and no finished piece done twice
 - a truncated, a flipped and a misplaced piece: noticed, done again, reported
+- a disk that is full and one that is read-only: a clear error, nothing damaged, and it goes on
 - 1 and 4 workers, 1 and 2 jobs, batches of 7 and 64: the same numbers to 1e-6
 - a Ray cluster of two nodes, one of which is removed half way: the same numbers
 
@@ -48,6 +49,7 @@ def main() -> None:
         proofs = [
             killed(folder, alone, arguments.kills, arguments.seed),
             damaged(folder),
+            refused(folder),
             *divided(folder),
             lost_node(folder),
         ]
@@ -128,6 +130,47 @@ def damaged(folder: Path) -> bool:
         f"{said(reported)}, in the report {said(shown)}, same bytes {said(same)}"
     )
     return noticed and reported and shown and same
+
+
+def refused(folder: Path) -> bool:
+    """A file system of 64 kB that is too small, then large enough, then read-only."""
+    disk = folder / "disk"
+    disk.mkdir()
+    if not mount(disk, "size=64k"):
+        print("full and read-only disk: no file system can be mounted here; tests/run has both")
+        return True
+    try:
+        full = fails(disk / "run", "is full")
+        leftovers = list(disk.rglob("*.unfinished"))
+        mount(disk, "remount,size=64m")
+        examine(disk / "run")
+        same = contents(disk / "run") == contents(folder / "alone")
+        mount(disk, "remount,ro")
+        read_only = fails(disk / "run", "cannot be written to")
+        still = contents(disk / "run") == contents(folder / "alone")
+    finally:
+        subprocess.run(["umount", str(disk)], check=False)
+    print(
+        f"full disk: clear error {said(full)}, leftovers {len(leftovers)}, same bytes when there "
+        f"is room {said(same)}; read-only: clear error {said(read_only)}, nothing changed "
+        f"{said(still)}"
+    )
+    return full and not leftovers and same and read_only and still
+
+
+def mount(where: Path, options: str) -> bool:
+    """A file system in memory; whether that was allowed."""
+    how = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(where)]
+    try:
+        return subprocess.run(how, capture_output=True, check=False).returncode == 0
+    except FileNotFoundError:
+        return False
+
+
+def fails(out: Path, says: str) -> bool:
+    """Whether the examination ends with exit code 2 and one paragraph that says so."""
+    done = subprocess.run(command(out), capture_output=True, text=True, check=False)
+    return done.returncode == 2 and says in done.stderr and "Traceback" not in done.stderr
 
 
 def divided(folder: Path) -> Iterator[bool]:
