@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from retinoscope.core.subject import Subject
 from retinoscope.run.subject import load_subject
-
-TINY = f"{Path(__file__).parent / 'tiny.py'}:build:img_size=16"
+from run.elsewhere import TINY
 
 
 @pytest.fixture

@@ -120,6 +120,10 @@ class ImageSplit:
 
     def known(self) -> ImageSplit:
         """Without the images of classes that the model does not know."""
+        return self._known
+
+    @cached_property
+    def _known(self) -> ImageSplit:
         if self.source.labels is None or self.classes is None:
             return self
         labels = self.source.labels[self.places]

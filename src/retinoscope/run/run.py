@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -17,7 +17,7 @@ from retinoscope.core.errors import (
     WrongInput,
 )
 from retinoscope.core.files import write_atomically
-from retinoscope.core.probe import Piece, Probe, Watcher
+from retinoscope.core.probe import Probe, Watcher
 from retinoscope.core.result import Result
 from retinoscope.core.subject import SetAside, Subject
 from retinoscope.models.checkpoint import state_hash
@@ -25,37 +25,13 @@ from retinoscope.run.check import check_deterministic
 from retinoscope.run.engines import Engine
 from retinoscope.run.engines.local import Here
 from retinoscope.run.folder import RunFolder
+from retinoscope.run.job import Job, Question, summary, tasks_of
 from retinoscope.run.key import key_of, name_of, settings_of
 from retinoscope.run.piece import BadPiece, read_piece, write_piece
 from retinoscope.run.progress import Reporter, watched
 from retinoscope.run.task import Outcome, Task, has_maps, shards
 
-Question = Probe | Watcher
 _COMMON = ("result", "schema", "question", "reading", "needs", "combine")
-
-
-@dataclass
-class _Job:
-    """One probe on one subject: its pieces, and which of them are still missing."""
-
-    probe: Question
-    key: str
-    folder: Path
-    pieces: Sequence[Piece]
-    missing: dict[str, Piece] = field(default_factory=dict)
-    redone: list[str] = field(default_factory=list)
-    notices: list[str] = field(default_factory=list)
-    found: int = 0
-
-    @property
-    def stem(self) -> str:
-        """The beginning of the names of its files."""
-        return f"{name_of(self.probe)}.{self.key}"
-
-    def path(self, piece: Piece | str) -> Path:
-        """Where a piece lies."""
-        name = piece if isinstance(piece, str) else piece.name
-        return self.folder / "pieces" / self.stem / f"{name}.piece"
 
 
 class Run:
@@ -101,9 +77,24 @@ class Run:
                 f"{subject.name}: results of {len(others)} other version(s) of this model "
                 "(weights, size, precision) stand beside these"
             )
+        self.reporter.begin(f"looking at what is there of {subject.name}", len(probes))
+        try:
+            answers, jobs = self._look(list(map(_checked, probes)), subject, folder)
+        finally:
+            self.reporter.end()
+        start = time.monotonic()
+        self._do_missing(jobs, subject)
+        for job in jobs:
+            answers[job.probe] = self._finish(job, subject, time.monotonic() - start)
+        return _by_name({probe: answers[probe] for probe in dict.fromkeys(probes)})
+
+    def _look(
+        self, probes: Sequence[Question], subject: Subject, folder: Path
+    ) -> tuple[dict[Question, Result | NotApplicable], list[Job]]:
+        """What is answered already, and what remains to be done."""
         answers: dict[Question, Result | NotApplicable] = {}
-        jobs: list[_Job] = []
-        for probe in dict.fromkeys(map(_checked, probes)):
+        jobs: list[Job] = []
+        for probe in dict.fromkeys(probes):
             try:
                 job = self._job(probe, subject, folder)
             except NotApplicable as reason:
@@ -115,18 +106,14 @@ class Run:
                 self.reporter.say(f"{subject.name}: {name_of(probe)} is there already")
             else:
                 jobs.append(job)
-        start = time.monotonic()
-        self._do_missing(jobs, subject)
-        for job in jobs:
-            answers[job.probe] = self._finish(job, subject, time.monotonic() - start)
-        return _by_name({probe: answers[probe] for probe in dict.fromkeys(probes)})
+        return answers, jobs
 
-    def _job(self, probe: Question, subject: Subject, folder: Path) -> _Job:
+    def _job(self, probe: Question, subject: Subject, folder: Path) -> Job:
         split = subject.split(probe.needs)
         if isinstance(probe, Watcher) and not any(map(has_maps, subject.anatomy)):
             raise NotApplicable(f"looks at maps; no unit of {subject.name} has any")
         pieces = shards(split) if isinstance(probe, Watcher) else probe.pieces(subject)
-        job = _Job(probe, key_of(probe, subject), folder, pieces)
+        job = Job(probe, key_of(probe, subject), folder, pieces)
         for piece in pieces:
             try:
                 there = read_piece(job.path(piece), job.key) is not None
@@ -143,7 +130,7 @@ class Run:
                 job.missing[piece.name] = piece
         return job
 
-    def _existing(self, job: _Job) -> Result | None:
+    def _existing(self, job: Job) -> Result | None:
         """The result if it is there and whole, and so is everything it was combined from."""
         if job.missing or not _is_note(job.folder / f"{job.stem}.note.json"):
             return None
@@ -154,8 +141,8 @@ class Run:
             self.reporter.say(f"{error} It is combined again from its pieces.")
             return None
 
-    def _do_missing(self, jobs: Sequence[_Job], subject: Subject) -> None:
-        tasks = list(_tasks(jobs))
+    def _do_missing(self, jobs: Sequence[Job], subject: Subject) -> None:
+        tasks = list(tasks_of(jobs))
         if not tasks:
             return
         for needs in dict.fromkeys(job.probe.needs for job in jobs if job.missing):
@@ -175,7 +162,7 @@ class Run:
         finally:
             self.reporter.end()
 
-    def _keep(self, task: Task, outcome: Outcome, owners: Sequence[_Job]) -> None:
+    def _keep(self, task: Task, outcome: Outcome, owners: Sequence[Job]) -> None:
         for job, finished in zip(owners, outcome.finished, strict=True):
             with self.files.writing():
                 write_piece(job.path(task.piece), job.key, finished)
@@ -183,7 +170,7 @@ class Run:
         for text in outcome.notices:
             self.reporter.say(text)
 
-    def _finish(self, job: _Job, subject: Subject, seconds: float) -> Result:
+    def _finish(self, job: Job, subject: Subject, seconds: float) -> Result:
         """Combine all pieces, read back from disk, and write the result and its note."""
         finished = []
         for piece in job.pieces:
@@ -220,7 +207,7 @@ class Run:
             result.save(job.folder, job.stem)
             path = job.folder / f"{job.stem}.note.json"
             write_atomically(path, json.dumps(note, indent=1, ensure_ascii=False) + "\n")
-        self.reporter.say(_summary(job, subject, seconds, aside))
+        self.reporter.say(summary(job, subject, seconds, aside))
         return result
 
     def _skip(self, probe: Question, subject: Subject, folder: Path, reason: NotApplicable) -> None:
@@ -262,22 +249,6 @@ def _is_note(path: Path) -> bool:
         return False
 
 
-def _tasks(jobs: Sequence[_Job]) -> Iterator[Task]:
-    """The missing work: watchers that look at the same images share theirs."""
-    together: dict[Any, list[_Job]] = {}
-    for job in jobs:
-        if isinstance(job.probe, Watcher):
-            together.setdefault(job.probe.needs, []).append(job)
-        else:
-            for piece in job.missing.values():
-                yield Task((job.probe,), piece)
-    for sharing in together.values():
-        for piece in sharing[0].pieces:
-            lacking = tuple(job.probe for job in sharing if piece.name in job.missing)
-            if lacking:
-                yield Task(lacking, piece)
-
-
 def measure(
     probe: Question, subject: Subject, folder: Path | str | None = None, **options: Any
 ) -> Result:
@@ -303,13 +274,3 @@ def protocol_of(probe: Question, subject: Subject, aside: Sequence[SetAside]) ->
         "reading": probe.reading,
         "set aside": [list(entry) for entry in aside],
     }
-
-
-def _summary(job: _Job, subject: Subject, seconds: float, aside: Sequence[SetAside]) -> str:
-    done = len(job.missing)
-    lost = f", {len(aside)} images set aside" if aside else ""
-    again = f", {len(job.redone)} done again" if job.redone else ""
-    return (
-        f"{subject.name}: {name_of(job.probe)} done, {done} of {len(job.pieces)} pieces in "
-        f"{seconds:.1f} s{again}{lost}"
-    )

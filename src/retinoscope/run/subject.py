@@ -8,9 +8,9 @@ import os
 import platform
 from collections.abc import Mapping
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cache
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -22,7 +22,6 @@ from retinoscope.anatomy.replay import replay
 from retinoscope.core.errors import WrongInput, first_line
 from retinoscope.core.preprocessing import Preprocessing
 from retinoscope.core.subject import Split, Subject
-from retinoscope.data.augment import Augmentation
 from retinoscope.data.classes import map_classes
 from retinoscope.data.load import load_data
 from retinoscope.data.source import Source
@@ -32,57 +31,9 @@ from retinoscope.models.checkpoint import state_hash
 from retinoscope.models.load import LoadedModel, load_model
 from retinoscope.models.normalise import Normalise, PixelModel
 from retinoscope.models.preprocessing import from_timm
+from retinoscope.run.specification import Precision, SubjectSpecification
 
-Precision = Literal["float32", "float64", "bfloat16", "float16"]
 _CHECKPOINTS = (".safetensors", ".pth", ".pt")
-
-
-@dataclass(frozen=True)
-class SubjectSpecification:
-    """All that determines a subject, as plain values: another process rebuilds it from this."""
-
-    model: str
-    data: str = "cues"
-    root: str | None = None
-    images: int | None = 512
-    """A class-balanced choice of so many per split; None for all."""
-    size: tuple[int, int] | None = None
-    """Of the images; the model's own if None."""
-    pretrained: bool = True
-    weights: str | None = None
-    allow_pickle: bool = False
-    output: str | None = None
-    seed: int = 0
-    precision: Precision | None = None
-    """float32 for a named model, what it has for one of your own, if None."""
-    device: str | None = None
-    """The best there is for a named model, where it is for one of your own, if None."""
-    batch: int = 64
-    workers: int = 0
-    crop_pct: float | None = None
-    crop_mode: str | None = None
-    interpolation: str | None = None
-    mean: tuple[float, ...] | None = None
-    std: tuple[float, ...] | None = None
-    augmentation: Augmentation = field(default_factory=Augmentation)
-    weight_decay: float = 0.0
-    folder: str = field(default_factory=os.getcwd, compare=False)
-    """Where relative paths begin."""
-
-    def __post_init__(self) -> None:
-        wrong = [
-            text
-            for text, holds in (
-                (f"seed {self.seed}, which must be from 0 to 2³² - 1", 0 <= self.seed < 2**32),
-                (f"batch {self.batch}, which must be 1 or more", self.batch >= 1),
-                (f"workers {self.workers}, which must be 0 or more", self.workers >= 0),
-                (f"images {self.images}, which must be 1 or more, or None for all",
-                 self.images is None or self.images >= 1),
-            )
-            if not holds
-        ]  # fmt: skip
-        if wrong:
-            raise WrongInput(f"A subject cannot have {'; '.join(wrong)}.")
 
 
 def load_subject(

@@ -9,7 +9,8 @@ from functools import lru_cache
 
 from retinoscope.core.errors import RetinoscopeError
 from retinoscope.core.subject import Subject
-from retinoscope.run.subject import SubjectSpecification, rebuild
+from retinoscope.run.specification import SubjectSpecification
+from retinoscope.run.subject import rebuild
 from retinoscope.run.task import Outcome, Task, perform
 
 
