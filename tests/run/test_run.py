@@ -255,6 +255,19 @@ def test_weights_that_change_under_a_subject_are_noticed(tiny, tmp_path):
         Run(tmp_path).measure(Variance(), subject)
 
 
+def test_a_mark_that_appears_while_one_looks_is_no_obstacle(tmp_path, monkeypatch):
+    real = Path.exists
+
+    def exists(self, **more):
+        if self.name == "run.json" and not real(self):
+            self.write_text('{"retinoscope run": 1}')  # by another process, a moment later
+            return False
+        return real(self, **more)
+
+    monkeypatch.setattr(Path, "exists", exists)
+    Run(tmp_path)
+
+
 def test_changed_weights_have_another_key(tiny, tmp_path):
     import torch
 

@@ -141,8 +141,8 @@ def safe_name(name: str) -> str:
 
 
 def _is_foreign(path: Path) -> bool:
-    """Whether a file was not left by one of us that was killed before it could mark the folder."""
-    return not path.name.endswith(TEMPORARY) and path.name != _LOCK
+    """Whether a file belongs to none of us: others may be marking the folder at this moment."""
+    return not path.name.endswith(TEMPORARY) and path.name not in (_LOCK, _MARK)
 
 
 def _escaped(name: str) -> str:
