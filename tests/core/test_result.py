@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from retinoscope.core.errors import UnreadableFile
-from retinoscope.core.result import Result, _digest, answer, axes, load_described, pack, unpack
+from retinoscope.core.result import Result, answer, axes, load_described, pack, seal, unpack
 
 
 @answer
@@ -68,7 +68,7 @@ def test_what_is_not_whole_is_refused_by_name(toy, tmp_path):
     ):
         changed = plain | change
         if "names" not in change:
-            changed["sha256"] = _digest({k: v for k, v in changed.items() if k != "sha256"}, packed)
+            changed["sha256"] = seal({k: v for k, v in changed.items() if k != "sha256"}, packed)
         path.write_text(json.dumps(changed))
         with pytest.raises(UnreadableFile, match=says):
             Toy.load(tmp_path)

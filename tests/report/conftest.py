@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from retinoscope.core.result import _digest
+from retinoscope.core.result import seal
 from retinoscope.probes.fourier import Fourier
 from retinoscope.probes.variance import Variance
 from retinoscope.run.run import Run
@@ -55,7 +55,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
             plain = json.loads(text)
             del plain["sha256"]
             packed = path.with_suffix(".npz").read_bytes()
-            text = json.dumps(plain | {"sha256": _digest(plain, packed)})
+            text = json.dumps(plain | {"sha256": seal(plain, packed)})
         path.write_text(text)
     return folder
 

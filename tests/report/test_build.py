@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from retinoscope.cli.main import app
 from retinoscope.core.errors import NotApplicable, RetinoscopeError, UnreadableFile
-from retinoscope.core.result import _digest
+from retinoscope.core.result import seal
 from retinoscope.data.augment import Augmentation
 from retinoscope.probes.variance import Variance
 from retinoscope.report.build import as_json, build_report
@@ -69,7 +69,7 @@ def test_an_old_schema_is_refused_by_name(measured, tmp_path):
     for path in (tmp_path / "run").rglob("variance.*.npz"):
         plain = json.loads(path.with_suffix(".json").read_text()) | {"schema": 0}
         del plain["sha256"]
-        plain["sha256"] = _digest(plain, path.read_bytes())
+        plain["sha256"] = seal(plain, path.read_bytes())
         path.with_suffix(".json").write_text(json.dumps(plain))
     (first, _) = collect([tmp_path / "run"])
     assert (

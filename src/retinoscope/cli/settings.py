@@ -79,15 +79,14 @@ def _flags(name: str) -> list[inspect.Parameter]:
             annotation=Annotated[
                 _kind(probe, f.name) | None,
                 Option(
-                    f"--{name}-{f.name}".replace("_", "-"),
-                    help=f"{_help(probe, f.name, f.metadata.get('help', ''))} "
-                    f"Default: {'not set' if f.default is None else f.default}.",
+                    flag,
+                    help=f"{text} Default: {default}.",
                     show_default=False,
                     rich_help_panel=f"Settings of the probe {name}",
                 ),
             ],
         )
-        for f in fields(probe)
+        for f, (flag, default, text) in zip(fields(probe), settings_table(name), strict=True)
     ]
 
 

@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
 from retinoscope.core.anatomy import Anatomy
 from retinoscope.core.unit import Unit
+
+
+def measured_in(anatomy: Anatomy, partials: Iterable[Mapping[str, Any]]) -> list[Unit]:
+    """The units of which partials hold arrays; these are called ``UNIT/…``.
+
+    Example:
+        >>> from retinoscope.core.unit import Kind
+        >>> stem, head = (Unit(n, Kind.OTHER, None, 0, False, False, None, 1, 0, 0) for n in "sh")
+        >>> [unit.name for unit in measured_in(Anatomy("tiny", (stem, head)), [{"s/level": 1}])]
+        ['s']
+    """
+    held = {key.rpartition("/")[0] for partial in partials for key in partial}
+    return [unit for unit in anatomy if unit.name in held]
 
 
 def covered(anatomy: Anatomy, measured: Container[str]) -> dict[str, Any]:

@@ -111,7 +111,7 @@ class Result:
         described = {name: dict(f.metadata) for name, f in self.described().items()}
         plain = {"probe": self.probe, "schema": self.schema, "described": described}
         plain |= self.values()
-        plain["sha256"] = _digest(plain, packed)
+        plain["sha256"] = seal(plain, packed)
         text = json.dumps(plain, indent=1, ensure_ascii=False, allow_nan=False)
         write_atomically(folder / f"{stem}.npz", packed)
         # Written last: where it exists, the arrays beside it are whole.
@@ -173,13 +173,16 @@ def _read(path: Path) -> tuple[dict[str, Any], bytes]:
         raise UnreadableFile(
             f"{str(path)!r} is not a whole result: {type(error).__name__}: {error}. {_AGAIN}"
         ) from None
-    if digest != _digest(plain, packed):
+    if digest != seal(plain, packed):
         raise UnreadableFile(f"{str(path)!r} or the arrays beside it are damaged. {_AGAIN}")
     return plain, packed
 
 
-def _digest(plain: Mapping[str, Any], packed: bytes) -> str:
-    # As JSON gives it back: tuples are lists there.
+def seal(plain: Mapping[str, Any], packed: bytes) -> str:
+    """A hash of values and packed arrays, by which a file shows that both are whole.
+
+    The values as JSON gives them back: tuples are lists there.
+    """
     text = json.dumps(plain, sort_keys=True)
     return hashlib.sha256(text.encode() + packed).hexdigest()
 

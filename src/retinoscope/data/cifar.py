@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import os
 import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ import numpy as np
 
 from retinoscope.core.errors import UnreadableFile, first_line
 from retinoscope.data import folder, parquet
-from retinoscope.data.source import Source, UnknownData
+from retinoscope.data.source import Source, UnknownData, configured_root
 
 _HOME = Path("~/.cache/retinoscope/data")
 
@@ -107,7 +106,7 @@ def find_cifar(
         UnknownData: It is nowhere, and cannot be downloaded.
         UnreadableFile: It is there, but damaged, or another set than it should be.
     """
-    place = (root or Path(os.environ.get("RETINOSCOPE_DATA") or _HOME)).expanduser()
+    place = (root or Path(configured_root() or _HOME)).expanduser()
     splits = _look(name, place)
     reason = "Downloads were not asked for."
     if not splits and download:

@@ -76,6 +76,15 @@ def _how_to_choose(where: str) -> str:
     return f"Choose with {where}:image=COLUMN,label=COLUMN"
 
 
+def check_labels(largest: int, column: str, where: str, advice: str) -> None:
+    """Refuse a column whose numbers are too large to be those of classes."""
+    if largest >= _MOST_CLASSES:
+        raise UnknownData(
+            f"The column {column!r} of {where!r} goes up to {largest}: these are no labels. "
+            f"{advice}"
+        )
+
+
 def name_labels(
     labels: np.ndarray, schema: pa.Schema, column: str, table: Path, folders: Iterable[Path]
 ) -> tuple[str, ...]:
@@ -90,11 +99,7 @@ def name_labels(
             short for the labels is left aside.
     """
     largest = int(labels.max())
-    if largest >= _MOST_CLASSES:
-        raise UnknownData(
-            f"The column {column!r} of {str(table)!r} goes up to {largest}: these are no labels. "
-            f"{_how_to_choose(str(table))}"
-        )
+    check_labels(largest, column, str(table), _how_to_choose(str(table)))
     lists = [_schema_names(schema, column)]
     lists += [_listed_names(folder / "classes.txt") for folder in folders]
     fitting = (names for names in lists if len(names) > largest)

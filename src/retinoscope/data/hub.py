@@ -10,13 +10,12 @@ from typing import Any
 import numpy as np
 
 from retinoscope.core.errors import UnreadableFile, first_line
-from retinoscope.data.columns import choose_image, choose_label
+from retinoscope.data.columns import check_labels, choose_image, choose_label
 from retinoscope.data.decode import decode_stored
 from retinoscope.data.folder import name_splits
 from retinoscope.data.source import Source, UnknownData, UnreadableImage
 
 _SAMPLED = 64
-_MOST_CLASSES = 1_000_000
 
 
 class HubSource:
@@ -170,11 +169,7 @@ def _labels(
     else:
         largest = max(different, default=-1)
         names = getattr(next(iter(found.values())).features[label], "names", ())
-        if largest >= _MOST_CLASSES:
-            raise UnknownData(
-                f"The column {label!r} of {where!r} goes up to {largest}: these are no labels. "
-                f"Choose with {where}:label=COLUMN"
-            )
+        check_labels(largest, label, where, f"Choose with {where}:label=COLUMN")
         classes = tuple(names) or tuple(map(str, range(largest + 1)))
     arrays = {
         split: np.array([-1 if v is None else v for v in column], dtype=np.int64)

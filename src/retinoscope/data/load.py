@@ -12,14 +12,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from retinoscope.core.errors import did_you_mean
 from retinoscope.core.specification import Specification
-from retinoscope.data.source import Source, UnknownData
+from retinoscope.data.source import Source, UnknownData, configured_root
 
 NAMES = {
     "cues": "embedded: ten silhouettes and ten textures, made by code at the model's size",
@@ -98,7 +97,7 @@ def _from_path(path: Path, columns: dict[str, str]) -> dict[str, Source]:
 
 
 def _root(root: Path | str | None) -> Path | None:
-    given = root or os.environ.get("RETINOSCOPE_DATA")
+    given = root or configured_root()
     if given is None:
         return None
     path = Path(given).expanduser()

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Protocol
 
 import numpy as np
 
 from retinoscope.core.errors import RetinoscopeError
+
+
+def configured_root() -> str | None:
+    """Where data lie unless somebody says otherwise: what RETINOSCOPE_DATA names."""
+    return os.environ.get("RETINOSCOPE_DATA") or None
 
 
 class UnreadableImage(RetinoscopeError, ValueError):

@@ -167,9 +167,10 @@ class ImageSplit:
 
     def fetch(self, indices: Sequence[int]) -> list[_Sample]:
         """Read and prepare; an unreadable image comes back with its reason."""
-        if self.augmentation is None and (many := getattr(self.source, "read_many", None)):
+        many = getattr(self.source, "read_many", None)
+        if many is not None and self.augmentation is None and self.channels == 3:
             images = torch.from_numpy(many(self.places[list(indices)])).permute(0, 3, 1, 2)
-            if self.channels == 3 and tuple(images.shape[-2:]) == self.preprocessing.size:
+            if tuple(images.shape[-2:]) == self.preprocessing.size:
                 return [
                     _Sample(i, x, self._label(i), None)
                     for i, x in zip(indices, images, strict=True)

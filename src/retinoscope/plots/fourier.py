@@ -27,16 +27,9 @@ def plot(result: FourierResult, ax: Axes | None = None) -> Axes:
 
 def plot_high(result: FourierResult, ax: Axes | None = None) -> Axes:
     """The highest frequency over depth (fig. 8)."""
-    return plot_by_depth(
-        result.high, result.high_error, result.kinds, result.subsamples, "Δ log amplitude", ax
-    )
+    return plot_by_depth(result, "high", ax)
 
 
 def plot_step(result: FourierResult, ax: Axes | None = None) -> Axes:
     """What each unit does to the highest frequency; below 0 it is a low-pass filter."""
-    ax = plot_by_depth(
-        result.high_step, result.high_step_error, result.kinds, result.subsamples,
-        "Δ log amplitude, output − input", ax,
-    )  # fmt: skip
-    ax.axhline(0, color="#666666", linewidth=0.8)
-    return ax
+    return plot_by_depth(result, "high_step", ax)

@@ -14,17 +14,9 @@ if TYPE_CHECKING:
 
 def plot(result: VarianceResult, ax: Axes | None = None) -> Axes:
     """The variance after each unit."""
-    return plot_by_depth(
-        result.variance, result.variance_error, result.kinds, result.subsamples,
-        "feature-map variance", ax,
-    )  # fmt: skip
+    return plot_by_depth(result, "variance", ax)
 
 
 def plot_step(result: VarianceResult, ax: Axes | None = None) -> Axes:
     """What each unit does to the variance; below 0 it averages."""
-    ax = plot_by_depth(
-        result.step, result.step_error, result.kinds, result.subsamples,
-        "variance, output − input", ax,
-    )  # fmt: skip
-    ax.axhline(0, color="#666666", linewidth=0.8)
-    return ax
+    return plot_by_depth(result, "step", ax)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from retinoscope.core.anatomy import Anatomy
-from retinoscope.core.coverage import covered
+from retinoscope.core.coverage import covered, measured_in
 from retinoscope.core.probe import Needs, Partial
 from retinoscope.core.result import Result, answer, axes
 from retinoscope.core.unit import Unit
@@ -139,27 +139,24 @@ class Fourier:
 
         from retinoscope.numerics.running import Mean
 
-        measured = [u for u in anatomy if any(f"{u.name}/level.count" in p for p in partials)]
+        measured = measured_in(anatomy, partials)
         level, step, high = (
             [Mean.merge_arrays(partials, f"{unit.name}/{what}") for unit in measured]
             for what in ("level", "step", "high")
         )
-        levels, level_errors = _padded(m.value for m in level), _padded(m.error for m in level)
-        steps, step_errors = _padded(m.value for m in step), _padded(m.error for m in step)
-        highest = _last_number(levels)
-        rows = np.arange(len(measured))
+        tops = [_top(mean.value) for mean in level]
         return FourierResult(
             **covered(anatomy, {unit.name for unit in measured}),
             images=max((mean.count for mean in level), default=0),
             frequency=_padded(self._frequencies(unit) / np.pi for unit in measured),
-            log_amplitude=levels,
-            log_amplitude_error=level_errors,
-            high=levels[rows, highest],
-            high_error=level_errors[rows, highest],
+            log_amplitude=_padded(mean.value for mean in level),
+            log_amplitude_error=_padded(mean.error for mean in level),
+            high=np.array([mean.value[top] for mean, top in zip(level, tops, strict=True)]),
+            high_error=np.array([mean.error[top] for mean, top in zip(level, tops, strict=True)]),
             high_step=np.array([mean.value for mean in high]),
             high_step_error=np.array([mean.error for mean in high]),
-            step=steps,
-            step_error=step_errors,
+            step=_padded(mean.value for mean in step),
+            step_error=_padded(mean.error for mean in step),
         )
 
     def _frequencies(self, unit: Unit) -> np.ndarray:
@@ -216,10 +213,15 @@ def _interpolated(at: np.ndarray, frequency: np.ndarray, curves: np.ndarray) -> 
 
 def _highest(curves: np.ndarray) -> np.ndarray:
     """Of each image's curve, the value at the highest frequency that is known."""
+    return curves[:, _top(curves)]
+
+
+def _top(curves: np.ndarray) -> int:
+    """The last place at which any of the curves (…, K) is a number."""
     import numpy as np
 
-    known = np.isfinite(curves).any(0)
-    return curves[:, np.flatnonzero(known)[-1]] if known.any() else curves[:, 0]
+    known = np.flatnonzero(np.isfinite(np.atleast_2d(curves)).any(0))
+    return int(known[-1]) if known.size else 0
 
 
 def _padded(rows: Iterable[np.ndarray]) -> np.ndarray:
@@ -231,12 +233,3 @@ def _padded(rows: Iterable[np.ndarray]) -> np.ndarray:
     for place, row in enumerate(listed):
         table[place, : len(row)] = row
     return table
-
-
-def _last_number(table: np.ndarray) -> np.ndarray:
-    """The place of the last number of each row; what follows is NaN."""
-    import numpy as np
-
-    if not table.size:
-        return np.zeros(len(table), dtype=np.int64)
-    return table.shape[1] - 1 - np.argmax(np.isfinite(table)[:, ::-1], axis=1)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from retinoscope.core.anatomy import Anatomy
-from retinoscope.core.coverage import covered
+from retinoscope.core.coverage import covered, measured_in
 from retinoscope.core.probe import Needs, Partial
 from retinoscope.core.result import Result, answer, axes
 from retinoscope.core.unit import Unit
@@ -92,7 +92,7 @@ class Variance:
 
         from retinoscope.numerics.running import Mean
 
-        measured = [u.name for u in anatomy if any(f"{u.name}/level.count" in p for p in partials)]
+        measured = [unit.name for unit in measured_in(anatomy, partials)]
         level, step = (
             [Mean.merge_arrays(partials, f"{name}/{what}") for name in measured]
             for what in ("level", "step")

@@ -8,7 +8,7 @@ from markupsafe import Markup
 
 from retinoscope.core.anatomy import Anatomy
 from retinoscope.core.unit import Unit
-from retinoscope.report.chart import BANDS
+from retinoscope.plots.bands import BANDS
 from retinoscope.report.markup import tag
 
 _BOX, _GAP, _OCTAVE, _HEIGHT = 14.0, 3.0, 9.0, 104.0

@@ -22,8 +22,8 @@ from retinoscope import __version__
 from retinoscope.core.errors import RunFolderError
 from retinoscope.core.files import write_atomically
 from retinoscope.core.result import Result
+from retinoscope.plots.bands import BANDS
 from retinoscope.report.anatomy_picture import anatomy_picture
-from retinoscope.report.chart import BANDS
 from retinoscope.report.collect import Examined, Measured, collect
 from retinoscope.report.figures import Figure, common_range, figures
 from retinoscope.report.words import by_kind, protocol_in_brief, protocol_lines

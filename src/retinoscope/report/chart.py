@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from markupsafe import Markup
 
+from retinoscope.plots.bands import BANDS
 from retinoscope.report.markup import tag
 
 _WIDTH, _HEIGHT = 460.0, 280.0
@@ -55,7 +56,6 @@ class Chart:
     y_range: tuple[float, float] | None = None
     name: str = ""
     x_range: tuple[float, float] = (0.0, 1.0)
-    caption: str = field(default="", repr=False)
 
     @property
     def shaded(self) -> bool:
@@ -160,17 +160,6 @@ class Chart:
         back = [(self._x(p.x), self._y(p.y - e, low, high)) for p, e in reversed(ends)]
         path = " ".join(f"{x:.2f},{y:.2f}" for x, y in [*there, *back])
         return tag("polygon", points=path, fill=colour, opacity="0.18")
-
-
-BANDS = {
-    "attention": "#d4d4d4",
-    "channel_attention": "#e3d9ea",
-    "token_mlp": "#f7edcb",
-    "pool": "#dceaf7",
-    "subsampling": "#c3dbf0",
-    "other": "#f8dedb",
-    "stem": "#f4f4f4",
-}
 
 
 def value_range(lines: Sequence[Line], zero: bool = False) -> tuple[float, float]:

@@ -16,7 +16,7 @@ _VIRIDIS = (
     (68, 1, 84), (71, 45, 123), (59, 82, 139), (44, 114, 142), (33, 145, 140), (40, 174, 128),
     (94, 201, 98), (173, 220, 48), (253, 231, 37),
 )  # fmt: skip
-_DARKEST, _LIGHTEST = 0.0, 0.88
+_LIGHTEST = 0.88
 """The lightest yellow cannot be seen on white."""
 
 
@@ -52,7 +52,7 @@ def _figure(result: Result, name: str, about: Mapping[str, Any]) -> Figure:
     errors = getattr(result, about["error"]) if about["error"] else np.full_like(values, np.nan)
     title = about["title"] or name.replace("_", " ")
     if values.ndim == 1 and about["axes"][0] != "unit":
-        return _single(result, name, values, errors, about)
+        return _single(result, name, values, errors, about, title)
     if values.ndim == 1:
         chart = _by_depth(result, values, errors, about, title)
         header = ("unit", "kind", about["unit"], "standard error")
@@ -80,11 +80,16 @@ def _figure(result: Result, name: str, about: Mapping[str, Any]) -> Figure:
 
 
 def _single(
-    result: Result, name: str, values: np.ndarray, errors: np.ndarray, about: Mapping[str, Any]
+    result: Result,
+    name: str,
+    values: np.ndarray,
+    errors: np.ndarray,
+    about: Mapping[str, Any],
+    title: str,
 ) -> Figure:
     """One curve over an axis that does not count units."""
     places = getattr(result, about["x"]) if about["x"] else np.arange(len(values), dtype=float)
-    title, axis = about["title"] or name.replace("_", " "), about["axes"][0]
+    axis = about["axes"][0]
     points = [
         Point(float(x), float(y), float(e), f"{axis} {number(x)} · {number(y)} ± {number(e)}")
         for x, y, e in zip(places, values, errors, strict=True)
@@ -171,7 +176,7 @@ def shade(share: float) -> str:
         >>> shade(0.0)
         '#440154'
     """
-    place = (_DARKEST + (_LIGHTEST - _DARKEST) * share) * (len(_VIRIDIS) - 1)
+    place = _LIGHTEST * share * (len(_VIRIDIS) - 1)
     low = min(int(place), len(_VIRIDIS) - 2)
     mixed = (
         round(a + (b - a) * (place - low))

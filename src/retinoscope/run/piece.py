@@ -5,14 +5,13 @@ A line of JSON (key, piece, what was set aside, the hash of the rest), then the 
 
 from __future__ import annotations
 
-import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
 
 from retinoscope.core.files import write_atomically
 from retinoscope.core.probe import Partial
-from retinoscope.core.result import pack, unpack
+from retinoscope.core.result import pack, seal, unpack
 from retinoscope.core.subject import SetAside
 
 _FORMAT = 1
@@ -39,7 +38,7 @@ def write_piece(path: Path, key: str, finished: Finished) -> None:
         "piece": path.stem,
         "set_aside": [list(entry) for entry in finished.set_aside],
     }
-    digest = _digest(head, packed)
+    digest = seal(head, packed)
     line = json.dumps(head | {"sha256": digest}, ensure_ascii=False)
     write_atomically(path, line.encode() + b"\n" + packed)
 
@@ -59,12 +58,8 @@ def read_piece(path: Path, key: str) -> Finished | None:
         found = head["format"], head["key"], head["piece"]
     except (ValueError, KeyError, TypeError, AttributeError):
         raise BadPiece("damaged") from None
-    if not newline or digest != _digest(head, packed):
+    if not newline or digest != seal(head, packed):
         raise BadPiece("damaged")
     if found != (_FORMAT, key, path.stem):
         raise BadPiece("stale: it belongs to other settings, weights or data")
     return Finished(unpack(packed), aside)
-
-
-def _digest(head: dict[str, object], packed: bytes) -> str:
-    return hashlib.sha256(json.dumps(head, sort_keys=True).encode() + packed).hexdigest()

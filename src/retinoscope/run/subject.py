@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import platform
 from collections.abc import Mapping
 from copy import deepcopy
@@ -24,7 +23,7 @@ from retinoscope.core.preprocessing import Preprocessing
 from retinoscope.core.subject import Split, Subject
 from retinoscope.data.classes import map_classes
 from retinoscope.data.load import load_data
-from retinoscope.data.source import Source
+from retinoscope.data.source import Source, configured_root
 from retinoscope.data.split import ImageSplit
 from retinoscope.data.subset import balanced_subset
 from retinoscope.models.checkpoint import state_hash
@@ -62,7 +61,7 @@ def load_subject(
         )
     called = model if isinstance(model, str) else name or type(model).__name__
     described = data if isinstance(data, str) else type(data).__name__
-    settings["root"] = settings.get("root") or os.environ.get("RETINOSCOPE_DATA")
+    settings["root"] = settings.get("root") or configured_root()
     specification = SubjectSpecification(called, described, **settings)
     if isinstance(model, str) and isinstance(data, str) and not others:
         return rebuild(specification)
