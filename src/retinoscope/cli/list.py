@@ -49,8 +49,6 @@ def _probes(console: Console) -> None:
 def _models(console: Console, pattern: str) -> None:
     import timm
 
-    import retinoscope.models.cifar  # noqa: F401 (registers its models with timm)
-
     wanted = pattern if set("*?[") & set(pattern) else f"*{pattern}*"
     published = {name.partition(".")[0] for name in timm.list_pretrained()}
     names = timm.list_models(wanted)

@@ -107,8 +107,6 @@ def _source(specification: Specification) -> tuple[str, Builder]:
 def _build_timm(name: str, options: Mapping[str, Any], pretrained: bool) -> _Built:
     import timm
 
-    import retinoscope.models.cifar  # noqa: F401 (registers its models with timm)
-
     architecture, _, tag = name.partition(".")
     if not timm.is_model(architecture):
         raise UnknownModel(

@@ -11,9 +11,7 @@ import torch
 from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
 from torch import Tensor, nn
 
-MEAN = (0.4914, 0.4822, 0.4465)
-STD = (0.2470, 0.2435, 0.2616)
-"""Of CIFAR-10's training images."""
+from retinoscope.models.configuration import cifar_cfg
 
 
 class Block(nn.Module):
@@ -104,11 +102,7 @@ class CifarResNet(nn.Module):
         return self.forward_head(self.forward_features(x))
 
 
-_CFG: dict[str, Any] = {
-    "url": "", "num_classes": 10, "input_size": (3, 32, 32), "pool_size": (8, 8), "crop_pct": 1.0,
-    "interpolation": "bicubic", "mean": MEAN, "std": STD, "first_conv": "conv1", "classifier": "fc",
-}  # fmt: skip
-default_cfgs = generate_default_cfgs({"resnet20_cifar": _CFG})
+default_cfgs = generate_default_cfgs({"resnet20_cifar": cifar_cfg("conv1", "fc", classes=10)})
 
 
 @register_model

@@ -1,7 +1,6 @@
 import timm
 import torch
 
-import retinoscope.models.cifar  # noqa: F401
 from retinoscope import dissect, load_model
 
 

@@ -1,0 +1,1 @@
+"""What the papers' networks and surgeries are built from: plain ``nn.Module`` parts."""

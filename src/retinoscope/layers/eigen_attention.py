@@ -1,0 +1,178 @@
+"""Attention whose values and projection are given by the eigenvalues of their product.
+
+Dovonon et al., 2024, "Setting the Record Straight on Transformer Oversmoothing", arXiv:2401.04301.
+A layer X + A X W_V W_proj smooths or sharpens by the eigenvalues of H = W_V W_proj. Here
+H = V Λ Vᵀ, with V the orthogonal factor of a matrix Θ and Λ = ±diag(ψ²): whatever the parameters,
+the eigenvalues are all ≥ 0 (ViT⁺) or all ≤ 0 (ViT⁻).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+Sign = Literal["+", "-"]
+Form = Literal["symmetric", "authors"]
+
+
+class EigenValues(nn.Module):
+    """Value and projection weights (dim, dim) whose product H has eigenvalues of one sign.
+
+    Multiplied from the right, with heads along the middle axis, the two forms are
+
+    ============= ============= ================= =================== ============================
+    form          values        output            H of a single head  H of head h (its channels P)
+    ============= ============= ================= =================== ============================
+    ``symmetric`` ``v = x V``   ``out = y Λ Vᵀ``  V Λ Vᵀ              V P Λ Vᵀ
+    ``authors``   ``v = x Vᵀ``  ``out = y V Λ``   Λ: V cancels        Vᵀ P V Λ, not symmetric
+    ============= ============= ================= =================== ============================
+
+    The second is what the authors' code computes. Its eigenvalues are real and of one sign too.
+    Nothing bounds ψ, so eigenvalues may leave [−1, 1] in training.
+
+    V is found in float32 at least, and its gradient needs a Θ of full rank, which a random one has.
+
+    Args:
+        dim: Width d of the tokens; d² + d parameters.
+        sign: ``+`` for eigenvalues ≥ 0, ``-`` for eigenvalues ≤ 0.
+        form: See above.
+        device: Where to make the parameters.
+        dtype: Type of the parameters, and of the weights.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        sign: Sign,
+        form: Form = "symmetric",
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        if sign not in get_args(Sign):
+            raise ValueError(f"sign is '+' (eigenvalues ≥ 0) or '-' (≤ 0); got {sign!r}.")
+        if form not in get_args(Form):
+            raise ValueError(f"form is one of {get_args(Form)}; got {form!r}.")
+        self.dim, self.sign, self.form = dim, sign, form
+        self.theta = nn.Parameter(torch.empty(dim, dim, device=device, dtype=dtype))
+        self.psi = nn.Parameter(torch.empty(dim, device=device, dtype=dtype))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw Θ as torch draws a linear map, ψ between 0 and ±1."""
+        nn.init.kaiming_uniform_(self.theta, a=math.sqrt(5))
+        nn.init.uniform_(self.psi, *((0.0, 1.0) if self.sign == "+" else (-1.0, 0.0)))
+
+    def vectors(self) -> Tensor:
+        """The orthogonal V (dim, dim), in float32 at least."""
+        theta = self.theta.to(_wide(self.theta.dtype))
+        # V does not depend on the scale of Θ; without it, squares inside the QR cannot overflow.
+        scale = theta.detach().abs().amax().clamp_min(torch.finfo(theta.dtype).tiny)
+        return torch.linalg.qr(theta / scale).Q
+
+    def eigenvalues(self) -> Tensor:
+        """The diagonal of Λ (dim,): ±ψ², in float32 at least."""
+        squares = self.psi.to(_wide(self.psi.dtype)).square()
+        return squares if self.sign == "+" else -squares
+
+    def weights(self) -> tuple[Tensor, Tensor]:
+        """Of the values and of the output, each (dim, dim) as ``nn.Linear`` keeps its weight."""
+        value, output = self._maps()
+        return value.mT.to(self.theta.dtype), output.mT.to(self.theta.dtype)
+
+    def matrix(self) -> Tensor:
+        """H (dim, dim) of a single head, multiplied from the right, in float32 at least."""
+        if self.form == "authors":
+            return torch.diag(self.eigenvalues())
+        vectors = self.vectors()
+        product = (vectors * self.eigenvalues()) @ vectors.mT
+        return (product + product.mT) / 2  # symmetric to the last bit
+
+    def head_matrices(self, heads: int) -> Tensor:
+        """H of each of ``heads`` heads (heads, dim, dim); they sum to :meth:`matrix`."""
+        _check_heads(self.dim, heads)
+        value, output = self._maps()
+        per_head = value.reshape(self.dim, heads, -1).transpose(0, 1)
+        return per_head @ output.reshape(heads, -1, self.dim)
+
+    def extra_repr(self) -> str:
+        """What the parameters do not show."""
+        return f"{self.dim}, sign={self.sign!r}, form={self.form!r}"
+
+    def _maps(self) -> tuple[Tensor, Tensor]:
+        """What values and output are multiplied by from the right."""
+        vectors, eigenvalues = self.vectors(), self.eigenvalues()
+        if self.form == "authors":
+            return vectors.mT, vectors * eigenvalues
+        return vectors, (vectors * eigenvalues).mT
+
+
+class EigenAttention(nn.Module):
+    """Multi-head attention on tokens (N, L, dim) with :class:`EigenValues`; 3·dim² + dim weights.
+
+    Stands in the place of timm's ``Attention`` and is called like it. There is no bias.
+
+    Args:
+        dim: Width of the tokens.
+        num_heads: Heads; they divide ``dim``.
+        sign: ``+`` for eigenvalues ≥ 0, ``-`` for eigenvalues ≤ 0.
+        form: See :class:`EigenValues`.
+        attn_drop: Dropout of the attention weights.
+        proj_drop: Dropout behind the output.
+        device: Where to make the weights.
+        dtype: Type of the weights.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        sign: Sign,
+        form: Form = "symmetric",
+        attn_drop: float = 0.0,
+        proj_drop: float = 0.0,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        _check_heads(dim, num_heads)
+        self.num_heads, self.head_dim = num_heads, dim // num_heads
+        self.qk = nn.Linear(dim, 2 * dim, bias=False, device=device, dtype=dtype)
+        self.values = EigenValues(dim, sign, form, device, dtype)
+        self.attn_drop = nn.Dropout(attn_drop)
+        self.proj_drop = nn.Dropout(proj_drop)
+
+    def forward(
+        self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False
+    ) -> Tensor:
+        """The branch's tokens (N, L, dim).
+
+        Args:
+            x: Tokens (N, L, dim).
+            attn_mask: Added to the logits, or true where a query may look; (L, L) or broadcast.
+            is_causal: Whether each token sees only those before it and itself.
+        """
+        batch, length, dim = x.shape
+        heads = (self.num_heads, self.head_dim)
+        value_weight, output_weight = self.values.weights()
+        query, key = self.qk(x).reshape(batch, length, 2, *heads).permute(2, 0, 3, 1, 4).unbind(0)
+        value = F.linear(x, value_weight).reshape(batch, length, *heads).transpose(1, 2)
+        dropout = self.attn_drop.p if self.training else 0.0
+        mixed = F.scaled_dot_product_attention(
+            query, key, value, attn_mask, dropout, is_causal=is_causal
+        )
+        mixed = mixed.transpose(1, 2).reshape(batch, length, dim)
+        return self.proj_drop(F.linear(mixed, output_weight))
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    return torch.promote_types(dtype, torch.float32)
+
+
+def _check_heads(dim: int, heads: int) -> None:
+    if heads < 1 or dim % heads:
+        raise ValueError(f"A width of {dim} cannot be shared out among {heads} heads equally.")

@@ -1,0 +1,190 @@
+"""Heads that make logits of maps, as compared for spatial smoothing (arXiv:2105.12639).
+
+A head is a neck, which makes vectors of maps, and a last linear map. Other classes need another
+last map only: the neck stays, as with timm's heads.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
+
+import torch
+from timm.layers import SelectAdaptivePool2d
+from torch import Tensor, nn
+
+HeadKind = Literal["gap", "mlp", "max", "median", "gap_mlp", "bn_relu_gap", "gap_clip"]
+# timm's own words for a global pool; "" is none at all.
+_POOLS = ("", "avg", "max", "avgmax", "catavgmax", "fast", "fastavg", "fastmax", "fastavgmax")
+
+
+class GlobalMedian(nn.Module):
+    """Vectors (N, C) of the half-way value of each map (N, C, H, W).
+
+    Of n points it is the ⌊n/2⌋-th largest, as in the authors' code: one of the values, no mean.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The medians."""
+        points = x.flatten(2)
+        return points.topk(max(1, points.shape[2] // 2), dim=2).values[:, :, -1]
+
+
+class SoftClip(nn.Module):
+    """Values drawn smoothly into (−τ/2, τ/2)."""
+
+    def __init__(self, tau: float = 2.0) -> None:
+        super().__init__()
+        self.tau = tau
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The clipped values."""
+        return self.tau * (torch.sigmoid(x / self.tau) - 0.5)
+
+    def extra_repr(self) -> str:
+        """The settings, for printing."""
+        return f"tau={self.tau:g}"
+
+
+@dataclass(frozen=True)
+class HeadSettings:
+    """What a head is built of."""
+
+    kind: HeadKind | str
+    """How maps become vectors.
+
+    - ``gap``, ``max``, ``median``: the mean, largest or middle value of each map
+    - ``bn_relu_gap``: the mean behind batch norm and ReLU
+    - ``gap_clip``: the mean, drawn into (−1, 1)
+    - ``mlp``: maps averaged to ``side`` × ``side`` points, then two layers of ``hidden``
+    - ``gap_mlp``: the mean, then two layers of ``hidden``
+
+    timm's words for a global pool (``avg``, ``avgmax``, …) hold too; ``""`` leaves maps alone."""
+    channels: int
+    """Of the maps."""
+    hidden: int = 4096
+    """Width of the two layers."""
+    side: int = 7
+    """Of the averaged maps."""
+    drop_rate: float | None = None
+    """Behind each hidden layer and before the last map; None is 0.5 with hidden layers, else 0."""
+
+    def __post_init__(self) -> None:
+        if self.kind not in (*get_args(HeadKind), *_POOLS):
+            raise ValueError(
+                f"There is no head {self.kind!r}. It is one of: {', '.join(get_args(HeadKind))}; "
+                f"or a global pool of timm's: {', '.join(_POOLS[1:])}; or '' for none."
+            )
+        if self.hidden < 1 or self.side < 1:
+            raise ValueError(
+                f"A head needs hidden ≥ 1 and side ≥ 1; got {self.hidden} and {self.side}."
+            )
+
+    @property
+    def has_layers(self) -> bool:
+        """Whether there are hidden layers between the pool and the last map."""
+        return self.kind in ("mlp", "gap_mlp")
+
+    @property
+    def features(self) -> int:
+        """Width of the vectors that the neck gives."""
+        if self.has_layers:
+            return self.hidden
+        return self.channels * (2 if self.kind == "catavgmax" else 1)
+
+    @property
+    def dropout(self) -> float:
+        """The rate that holds."""
+        return (0.5 if self.has_layers else 0.0) if self.drop_rate is None else self.drop_rate
+
+    def neck(self) -> nn.Module:
+        """A new layer from maps (N, C, H, W) to vectors (N, ``features``)."""
+        mean = SelectAdaptivePool2d(pool_type="avg", flatten=True)
+        match self.kind:
+            case "gap":
+                return mean
+            case "median":
+                return GlobalMedian()
+            case "bn_relu_gap":
+                return nn.Sequential(nn.BatchNorm2d(self.channels), nn.ReLU(), mean)
+            case "gap_clip":
+                return nn.Sequential(mean, SoftClip())
+            case "mlp" | "gap_mlp":
+                return self._layers()
+            case pool:
+                return SelectAdaptivePool2d(pool_type=pool, flatten=bool(pool))
+
+    def _layers(self) -> nn.Module:
+        side = self.side if self.kind == "mlp" else 1
+        layers: dict[str, nn.Module] = {
+            "pool": nn.AdaptiveAvgPool2d(side),
+            "flatten": nn.Flatten(1),
+            "fc1": nn.Linear(self.channels * side * side, self.hidden),
+            "act1": nn.ReLU(),
+            "drop1": nn.Dropout(self.dropout),
+            "fc2": nn.Linear(self.hidden, self.hidden),
+            "act2": nn.ReLU(),
+        }
+        return nn.Sequential(OrderedDict(layers))
+
+    def linear(self, classes: int) -> nn.Module:
+        """A new last map for ``classes`` classes; nothing for 0."""
+        if not classes:
+            return nn.Identity()
+        if not self.kind:
+            raise ValueError(
+                f"Maps that are not pooled cannot be put into {classes} classes. "
+                f"Ask for 0 classes, or for a head: {', '.join(get_args(HeadKind))}."
+            )
+        return nn.Linear(self.features, classes)
+
+
+class Head(nn.Module):
+    """Logits (N, ``classes``) of maps (N, C, H, W)."""
+
+    def __init__(self, settings: HeadSettings, classes: int) -> None:
+        super().__init__()
+        self.settings = settings
+        self.neck = settings.neck()
+        self.drop = nn.Dropout(settings.dropout)
+        self.fc = settings.linear(classes)
+
+    def reset(self, classes: int, kind: str | None = None, **where: Any) -> None:
+        """Another last map for ``classes`` classes; another neck too if ``kind`` is another.
+
+        Args:
+            classes: 0 leaves out the last map.
+            kind: One of the heads; None keeps the one that is.
+            where: ``device`` and ``dtype`` of the new layers.
+        """
+        if kind is not None and kind != self.settings.kind:
+            settings = replace(self.settings, kind=kind)
+            settings.linear(classes)  # refuses before anything is changed
+            self.settings, self.neck = settings, settings.neck().to(**where)
+            self.drop = nn.Dropout(settings.dropout)
+        self.fc = self.settings.linear(classes).to(**where)
+        self.train(self.training)
+
+    def forward(self, x: Tensor, pre_logits: bool = False) -> Tensor:
+        """The logits; with ``pre_logits`` the vectors that the last map would get."""
+        x = self.drop(self.neck(x))
+        return x if pre_logits else self.fc(x)
+
+
+def make_head(
+    kind: HeadKind | str,
+    channels: int,
+    classes: int,
+    *,
+    hidden: int = 4096,
+    side: int = 7,
+    drop_rate: float | None = None,
+) -> Head:
+    """A head of a ``kind`` (see `HeadSettings`) for ``classes`` classes.
+
+    Example:
+        >>> make_head("gap", channels=8, classes=10)(torch.zeros(2, 8, 4, 4)).shape
+        torch.Size([2, 10])
+    """
+    return Head(HeadSettings(kind, channels, hidden, side, drop_rate), classes)
