@@ -10,12 +10,10 @@ For each model: the answers are checked to agree, then timed in interleaved pair
 
 from __future__ import annotations
 
-import argparse
-
 import timm
 import torch
 
-from pairs import machine, time_pairs, verdict
+from pairs import asked, time_pairs, verdict
 from retinoscope import dissect, replay
 from retinoscope.anatomy.replay import Replay
 from retinoscope.models.order_one import draw_at_order_one
@@ -25,14 +23,7 @@ MODELS = ("resnet50", "vit_tiny_patch16_224", "swin_tiny_patch4_window7_224")
 
 def main() -> None:
     """Print a line per model and bar."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("--pairs", type=int, default=15)
-    parser.add_argument("--models", nargs="*", default=MODELS)
-    arguments = parser.parse_args()
-    torch.set_num_threads(1)
-    print(machine())
+    arguments = asked(__doc__, pairs=15, models=MODELS)
     for name in arguments.models:
         with torch.no_grad():
             measure(name, arguments.pairs)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import platform
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -43,6 +44,26 @@ def _seconds(run: Callable[[], object]) -> float:
     start = time.perf_counter()
     run()
     return time.perf_counter() - start
+
+
+def asked(description: str | None, pairs: int, **lists: Sequence[str]) -> argparse.Namespace:
+    """What the command line asks for; then one thread, and a line that says where this runs.
+
+    Args:
+        description: For ``--help``.
+        pairs: How many, if nothing else is asked for.
+        lists: Further options that take several words, with their defaults.
+    """
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--pairs", type=int, default=pairs)
+    for name, default in lists.items():
+        parser.add_argument(f"--{name}", nargs="*", default=default)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    print(machine())
+    return arguments
 
 
 def machine() -> str:

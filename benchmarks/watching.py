@@ -8,14 +8,12 @@ checked to agree first. The bound is 1: no measurement without a forward pass.
 
 from __future__ import annotations
 
-import argparse
-
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from networks import NETWORKS
-from pairs import machine, time_pairs, verdict
+from pairs import asked, time_pairs, verdict
 from retinoscope.core.subject import Subject
 from retinoscope.models.order_one import draw_at_order_one
 from retinoscope.probes.fourier import Fourier
@@ -29,13 +27,7 @@ IMAGES = 64
 
 def main() -> None:
     """Print a line per network and comparison."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("--pairs", type=int, default=25)
-    pairs = parser.parse_args().pairs
-    torch.set_num_threads(1)
-    print(machine())
+    pairs = asked(__doc__, pairs=25).pairs
     for called, name in NETWORKS.items():
         subject = load_subject(name, "cues", pretrained=False, images=IMAGES)
         draw_at_order_one(subject.backbone)

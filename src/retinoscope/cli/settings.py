@@ -9,11 +9,12 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from functools import wraps
-from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from typing import Annotated, Any
 
 from typer import Option
 
 from retinoscope.core.errors import UnknownProbe, WrongInput
+from retinoscope.core.settings import WrongSetting, described, hint, make
 from retinoscope.probes import get_probe, list_probes
 
 
@@ -42,14 +43,12 @@ def probes_with(names: list[str] | None, settings: Mapping[str, Any]) -> list[An
     for name in chosen:
         probe = get_probe(name)
         given = {
-            f.name: _checked(name, f.name, unused.pop(key), probe)
-            for f in fields(probe)
-            if (key := f"{name}_{f.name}") in unused
+            f.name: unused.pop(key) for f in fields(probe) if (key := f"{name}_{f.name}") in unused
         }
         try:
-            made.append(probe(**given))
-        except ValueError as error:
-            raise WrongInput(f"{name}: {error}") from None
+            made.append(make(probe, given, name))
+        except WrongSetting as error:
+            raise WrongInput(str(error)) from None
     if unused:
         flag = "--" + next(iter(unused)).replace("_", "-")
         raise UnknownProbe(f"{flag} belongs to a probe that was not asked for. Add its --probe.")
@@ -58,14 +57,9 @@ def probes_with(names: list[str] | None, settings: Mapping[str, Any]) -> list[An
 
 def settings_table(name: str) -> list[tuple[str, str, str]]:
     """Flag, default and explanation of each setting of a probe."""
-    probe = get_probe(name)
     return [
-        (
-            f"--{name}-{f.name}".replace("_", "-"),
-            "not set" if f.default is None else str(f.default),
-            _help(probe, f.name, f.metadata.get("help", "")),
-        )
-        for f in fields(probe)
+        (f"--{name}-{key}".replace("_", "-"), default, text)
+        for key, default, text in described(get_probe(name))
     ]
 
 
@@ -90,27 +84,7 @@ def _flags(name: str) -> list[inspect.Parameter]:
     ]
 
 
-def _hint(probe: type, field: str) -> Any:
-    hints = get_type_hints(probe.__init__)
-    hint = hints[field]
-    choices = [a for a in get_args(hint) if a is not type(None)]
-    return choices[0] if type(None) in get_args(hint) and len(choices) == 1 else hint
-
-
 def _kind(probe: type, field: str) -> Any:
     """The type of a flag's value; a choice between words is checked by us."""
-    hint = _hint(probe, field)
-    return hint if hint in (int, float, bool) else str
-
-
-def _help(probe: type, field: str, text: str) -> str:
-    hint = _hint(probe, field)
-    choices = f" One of: {', '.join(get_args(hint))}." if get_origin(hint) is Literal else ""
-    return f"{text}{choices}"
-
-
-def _checked(name: str, field: str, value: Any, probe: type) -> Any:
-    hint = _hint(probe, field)
-    if get_origin(hint) is Literal and value not in get_args(hint):
-        raise WrongInput(f"--{name}-{field} is one of {', '.join(get_args(hint))}; got {value!r}.")
-    return value
+    wanted = hint(probe, field)
+    return wanted if wanted in (int, float, bool) else str

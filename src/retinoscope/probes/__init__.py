@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import pkgutil
-from importlib import import_module
 from typing import Any
 
+from retinoscope.core.catalogue import class_of, entries
 from retinoscope.core.errors import UnknownProbe, did_you_mean
 
 
@@ -16,7 +15,7 @@ def list_probes() -> list[str]:
         >>> "fourier" in list_probes()
         True
     """
-    return sorted(module.name for module in pkgutil.iter_modules(__path__))
+    return entries(__path__)
 
 
 def get_probe(name: str) -> type[Any]:
@@ -31,5 +30,4 @@ def get_probe(name: str) -> type[Any]:
         raise UnknownProbe(
             f"There is no probe {name!r}. {did_you_mean(name, known)}There are: {', '.join(known)}."
         )
-    module = import_module(f"{__name__}.{name}")
-    return getattr(module, "".join(word.capitalize() for word in name.split("_")))
+    return class_of(__name__, name)

@@ -1,0 +1,97 @@
+"""The fields of a frozen dataclass as settings that people write: types, choices, errors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import MISSING, fields
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from retinoscope.core.errors import did_you_mean
+
+
+class WrongSetting(ValueError):
+    """A setting does not exist, is missing, or has a value of another type."""
+
+
+def make(kind: type[Any], given: Mapping[str, Any], called: str) -> Any:
+    """An instance of a dataclass from settings by name; every name and value is checked.
+
+    Args:
+        kind: The dataclass.
+        given: Its settings; numbers for a field of floats may be whole.
+        called: What to call it in errors.
+    """
+    known = {field.name: field for field in fields(kind)}
+    for name in given:
+        if name not in known:
+            raise WrongSetting(
+                f"{called} has no setting {name!r}. {did_you_mean(name, list(known))}"
+                f"It has: {', '.join(known) or 'none'}."
+            )
+    for name, field in known.items():
+        required = field.default is MISSING and field.default_factory is MISSING
+        if required and name not in given:
+            raise WrongSetting(
+                f"{called} needs {name}: {field.metadata.get('help', '')} "
+                f"Write it as {called}:{name}=…"
+            )
+    values = {name: fitted(kind, name, value, called) for name, value in given.items()}
+    try:
+        return kind(**values)
+    except ValueError as error:
+        raise WrongSetting(f"{called}: {error}") from None
+
+
+def described(kind: type[Any]) -> list[tuple[str, str, str]]:
+    """Name, default and explanation of each setting."""
+    rows = []
+    for field in fields(kind):
+        default = "required" if field.default is MISSING else str(field.default)
+        words = choices(kind, field.name)
+        text = field.metadata.get("help", "") + (f" One of: {', '.join(words)}." if words else "")
+        rows.append((field.name, "not set" if field.default is None else default, text))
+    return rows
+
+
+def hint(kind: type[Any], name: str) -> Any:
+    """The type of a field, without None where that is merely one of two."""
+    found = get_type_hints(kind.__init__)[name]
+    if get_origin(found) in (Union, UnionType):
+        others = [choice for choice in get_args(found) if choice is not NoneType]
+        return others[0] if len(others) == 1 else found
+    return found
+
+
+def choices(kind: type[Any], name: str) -> tuple[str, ...]:
+    """The words that a field may be; empty where it is not a choice between words."""
+    found = hint(kind, name)
+    return get_args(found) if get_origin(found) is Literal else ()
+
+
+def fitted(kind: type[Any], name: str, value: Any, called: str) -> Any:
+    """The value as the field's type wants it; refused where it is of another."""
+    wanted = hint(kind, name)
+    if value is None and NoneType in get_args(get_type_hints(kind.__init__)[name]):
+        return None
+    if (words := choices(kind, name)) and value not in words:
+        raise WrongSetting(f"{called}: {name} is one of {', '.join(words)}; got {value!r}.")
+    if wanted is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if get_origin(wanted) is tuple:
+        items = tuple(value) if isinstance(value, list | tuple) else (value,)
+        inner = get_args(wanted)[0]
+        if not all(type(item) is inner for item in items):
+            raise WrongSetting(
+                f"{called}: {name} is a row of {inner.__name__}, such as "
+                f"{name}=({', '.join(['0'] * 2)}); got {value!r}."
+            )
+        return items
+    if wanted in (int, float, bool, str) and type(value) is not wanted:
+        raise WrongSetting(f"{called}: {name} is {_article(wanted)}; got {value!r}.")
+    return value
+
+
+def _article(kind: type) -> str:
+    words = {int: "a whole number", float: "a number", bool: "True or False", str: "a word"}
+    return words[kind]
