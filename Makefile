@@ -36,10 +36,12 @@ lint: .venv/installed-all ## Style, types and import contracts
 bench: .venv/installed-all ## Measure speed, side by side with what it is compared to
 	$(BIN)/python benchmarks/watching.py
 	$(BIN)/python benchmarks/anatomy.py
+	$(BIN)/python benchmarks/alternet.py
 
 prove: .venv/installed-all ## Kill and damage examinations; take every timm module apart (docs/zoo.md)
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/endurance.py
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/zoo.py --jobs 2
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/registered.py --jobs 2
 
 clean: ## Remove what the targets above have made
 	rm -rf .venv runs .pytest_cache .ruff_cache .import_linter_cache
