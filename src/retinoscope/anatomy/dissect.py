@@ -37,6 +37,10 @@ class Dissection:
     """The part of the graph that belongs to each unit, inner ones included."""
     lenses: dict[str, Lens | None]
     """How the state after each unit is seen as maps."""
+    meaning: dict[fx.Node, Meaning]
+    """What the dimensions of every tensor mean that depends on the image."""
+    facts: dict[fx.Node, set[Fact]]
+    """What each of these operations does."""
 
 
 def dissect(
@@ -72,7 +76,14 @@ def take_apart(
     anatomist = _Anatomist(graph)
     units = anatomist.units()
     anatomy = Anatomy(name or type(model).__name__, units, (channels, height, width))
-    return Dissection(anatomy, anatomist.flow, anatomist.pieces, anatomist.lenses)
+    return Dissection(
+        anatomy,
+        anatomist.flow,
+        anatomist.pieces,
+        anatomist.lenses,
+        anatomist.meaning,
+        anatomist.facts,
+    )
 
 
 @dataclass

@@ -54,6 +54,14 @@ class NotApplicable(RetinoscopeError):
     """A probe needs what a subject does not have; the report says so in its place."""
 
 
+class SurgeryRefused(RetinoscopeError, ValueError):
+    """An operation cannot be done on this model; says on which unit, and why."""
+
+
+class UnknownSurgery(RetinoscopeError, LookupError):
+    """No surgery or setting of that name exists."""
+
+
 class NotDeterministic(RetinoscopeError):
     """Two passes over the same images differ, so nothing measured would repeat."""
 

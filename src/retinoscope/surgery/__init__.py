@@ -1,0 +1,70 @@
+"""One operation per file; the file's name is the surgery's name. Nothing needs to be registered."""
+
+from __future__ import annotations
+
+from dataclasses import MISSING, fields
+from typing import Any
+
+from retinoscope.core.catalogue import class_of, entries, name_of
+from retinoscope.core.errors import UnknownSurgery, did_you_mean
+from retinoscope.core.settings import WrongSetting, make
+from retinoscope.core.specification import Specification
+from retinoscope.core.surgery import Surgery
+
+_TOOLS = ("graft", "operate", "table")
+
+
+def list_surgeries() -> list[str]:
+    """The names of all surgeries.
+
+    Example:
+        >>> "context_broadcasting" in list_surgeries()
+        True
+    """
+    return entries(__path__, _TOOLS)
+
+
+def get_surgery(name: str) -> type[Any]:
+    """The class of a surgery: the one that is called like its file.
+
+    Example:
+        >>> get_surgery("mc_dropout").__name__
+        'McDropout'
+    """
+    known = list_surgeries()
+    if name not in known:
+        raise UnknownSurgery(
+            f"There is no surgery {name!r}. {did_you_mean(name, known)}"
+            f"There are: {', '.join(known)}."
+        )
+    return class_of(__name__, name)
+
+
+def parse_surgery(text: str) -> Surgery:
+    """A surgery from ``name:key=value,key=value``.
+
+    Example:
+        >>> parse_surgery("mc_dropout:p=0.1")
+        McDropout(p=0.1, always=True)
+    """
+    written = Specification.parse(text)
+    kind = get_surgery(written.name)
+    try:
+        return make(kind, written.options, written.name)
+    except WrongSetting as error:
+        raise UnknownSurgery(str(error)) from None
+
+
+def write_surgery(surgery: Surgery) -> str:
+    """The same the other way round, with only those settings that differ from their defaults.
+
+    Example:
+        >>> write_surgery(parse_surgery("mc_dropout:p=0.1,always=True"))
+        'mc_dropout:p=0.1'
+    """
+    changed = {
+        field.name: value
+        for field in fields(surgery)  # type: ignore[arg-type]
+        if (value := getattr(surgery, field.name)) != field.default or field.default is MISSING
+    }
+    return str(Specification(name_of(surgery), changed))

@@ -1,0 +1,215 @@
+"""The build-up rule on any staged CNN (Park & Kim, 2022, arXiv:2202.06709, section 4.1).
+
+Convolutional units are replaced by attention units, every second one from the end of a stage. What
+carries the stride or changes the width stays a convolution, so a stage begins with one. The paper
+gives the last stage of ResNet-50 a fourth block, so that two fit in there; ``grow`` does the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from retinoscope.core.anatomy import Anatomy
+from retinoscope.core.unit import Kind, Unit
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from retinoscope.surgery.table import Table
+
+_MAPS = ("NCHW", "NHWC")
+
+
+class Slot(NamedTuple):
+    """Where an attention unit can go: in the place of a unit, or behind it."""
+
+    unit: Unit
+    behind: bool = False
+
+
+def slots(anatomy: Anatomy, stage: int, grow: bool = False) -> list[Slot]:
+    """Where attention can go in a stage, from its end on; no two of them are neighbours.
+
+    With ``grow`` the first comes behind the last convolutional unit, in a place of its own.
+    """
+    found: list[Slot] = []
+    units = list(anatomy.units)
+    places = [place for place, unit in enumerate(units) if unit.stage == stage]
+    taken = {place for place in places if units[place].kind is Kind.ATTENTION}
+    convolutions = [place for place in places if units[place].kind is Kind.CONV]
+    for place in reversed(convolutions):
+        if grow and not found:
+            if _has_maps(units[place]):
+                found.append(Slot(units[place], behind=True))
+                taken.add(place + 1)
+            continue
+        if place + 1 not in taken and place - 1 not in taken and _keeps_shape(units, place):
+            found.append(Slot(units[place]))
+            taken.add(place)
+    return found
+
+
+def _keeps_shape(units: list[Unit], place: int) -> bool:
+    if not place or not _has_maps(units[place]):
+        return False
+    unit, before = units[place], units[place - 1]
+    same = before.grid is not None and unit.grid is not None and (
+        before.grid.resolution == unit.grid.resolution
+    )  # fmt: skip
+    return same and before.channels == unit.channels
+
+
+def _has_maps(unit: Unit) -> bool:
+    return unit.grid is not None and unit.grid.layout in _MAPS and not unit.grid.prefix
+
+
+@dataclass(frozen=True)
+class BuildUp:
+    """Replace convolutional units by attention, alternately from the end of each stage."""
+
+    msa_per_stage: tuple[int, ...] = field(
+        metadata={"help": "How many attention units each stage gets, such as (0, 1, 1, 2)."}
+    )
+    head_width: int = field(
+        default=64,
+        metadata={"help": "Channels of a head; at 32 the cost is about a convolution's."},
+    )
+    heads: tuple[int, ...] = field(
+        default=(),
+        metadata={"help": "Heads per stage; else by width, 3, 6, 12, 24 in ResNets."},
+    )
+    window: int | None = field(
+        default=None, metadata={"help": "Side of the windows; else 7 or 4, whichever fits the map."}
+    )
+    reduction: int | None = field(
+        default=None,
+        metadata={"help": "How far to narrow before attention; else 1 or 4, nearest in cost."},
+    )
+    tables: Literal["per_head", "shared"] = field(
+        default="per_head", metadata={"help": "Position biases of each head, or one for all."}
+    )
+    grow: bool = field(
+        default=False,
+        metadata={"help": "Add a unit to stages where alternation leaves no room for the last."},
+    )
+
+    def __post_init__(self) -> None:
+        if not any(self.msa_per_stage) or min(self.msa_per_stage) < 0:
+            raise ValueError(
+                f"msa_per_stage has a number from 0 on for each stage, and one that is not 0; "
+                f"got {self.msa_per_stage}."
+            )
+        if self.heads and len(self.heads) != len(self.msa_per_stage):
+            raise ValueError(
+                f"heads has a number for each of {len(self.msa_per_stage)} stages; "
+                f"got {self.heads}."
+            )
+
+    def operate(self, model: nn.Module, anatomy: Anatomy) -> nn.Module:
+        """A copy of ``model`` with attention; ``model`` itself is left untouched."""
+        from retinoscope.surgery.table import Table
+
+        table = Table(model, anatomy, "build_up")
+        for slot in self.plan(table):
+            self._put(table, slot)
+        return table.patient
+
+    def plan(self, table: Table) -> list[Slot]:
+        """Where attention goes, the last place first; refuses what does not fit."""
+        table.units((Kind.CONV,))
+        stages = table.whole.stages
+        if len(stages) != len(self.msa_per_stage):
+            raise table.refusal(
+                f"it has {len(stages)} stages ({table.whole.sketch}), but msa_per_stage has "
+                f"{len(self.msa_per_stage)} numbers"
+            )
+        planned: list[Slot] = []
+        for stage, asked in zip(stages, self.msa_per_stage, strict=True):
+            found = slots(table.whole, stage)
+            if asked > len(found) and self.grow:
+                found = slots(table.whole, stage, grow=True)
+            if asked > len(found):
+                longer = len(slots(table.whole, stage, grow=True))
+                hint = "" if longer < asked or self.grow else ", or set grow=True"
+                raise table.refusal(
+                    f"stage {stage} has room for {len(found)} of the {asked} attention units asked "
+                    f"for: they alternate with convolutions, and what subsamples or changes the "
+                    f"width stays ({table.whole.sketch}). Ask for fewer{hint}"
+                )
+            planned += [slot for slot in found[:asked] if self._reached(table, slot)]
+        return planned
+
+    def _reached(self, table: Table, slot: Slot) -> bool:
+        if slot.behind and not table.sites.giving(slot.unit):
+            raise table.refusal("no module gives or takes the state behind it", slot.unit)
+        if not slot.behind and not table.sites.whole(slot.unit):
+            raise table.refusal(
+                "its work is not done by a module, or by several one behind the other, so there is "
+                "nothing to put attention in the place of",
+                slot.unit,
+            )
+        return True
+
+    def _put(self, table: Table, slot: Slot) -> None:
+        if slot.behind:
+            block = self._block(slot.unit, _stochastic_depth(table, slot.unit))
+            table.catch(table.sites.giving(slot.unit), block)
+            return
+        from torch import nn
+
+        first, *rest = table.sites.whole(slot.unit)
+        table.replace(first, self._block(slot.unit, _stochastic_depth(table, slot.unit)))
+        for path in rest:
+            table.replace(path, nn.Identity())
+
+    def _block(self, unit: Unit, drop_path: float) -> nn.Module:
+        """An attention unit with the same input and output as ``unit``."""
+        import torch
+
+        from retinoscope.layers.attention_block import AttentionBlock, ChannelsLast
+
+        assert unit.grid is not None  # a slot has maps
+        side = min(unit.grid.resolution)
+        fitting = [p for p in (7, 4) if all(size % p == 0 for size in unit.grid.resolution)]
+        window = self.window or min(fitting[0] if fitting else 7, side)
+
+        def make(reduction: int) -> AttentionBlock:
+            width = unit.channels // reduction
+            given = self.heads[unit.stage - 1] if self.heads else 0  # type: ignore[operator]
+            heads = given or max(1, round(3 * width / 64))
+            return AttentionBlock(
+                unit.channels, reduction, heads, self.head_width, window, self.tables, drop_path
+            )
+
+        reduction = self.reduction
+        if reduction is None:
+            with torch.device("meta"):
+                cost = {
+                    r: sum(p.numel() for p in make(r).parameters())
+                    for r in (1, 4)
+                    if unit.channels % r == 0
+                }
+            reduction = min(cost, key=lambda r: abs(cost[r] - unit.parameters))
+        if unit.channels % reduction:
+            raise ValueError(
+                f"reduction {reduction} does not divide the {unit.channels} channels of "
+                f"{unit.name!r}."
+            )
+        block = make(reduction)
+        return ChannelsLast(block) if unit.grid.layout == "NHWC" else block
+
+
+def _stochastic_depth(table: Table, unit: Unit) -> float:
+    """The rate at which a unit's branch is dropped in training."""
+    from timm.layers import DropPath
+    from torchvision.ops import StochasticDepth
+
+    rates = [0.0]
+    for path in table.sites.whole(unit):
+        for module in table.module(path).modules():
+            if isinstance(module, DropPath):
+                rates.append(float(module.drop_prob or 0.0))
+            elif isinstance(module, StochasticDepth):
+                rates.append(module.p)
+    return max(rates)

@@ -1,0 +1,47 @@
+"""Dropout that stays on when the network predicts (Gal & Ghahramani, 2016, arXiv:1506.02142).
+
+Placed as in "Blurs Behave Like Ensembles" (Park & Kim, 2022, arXiv:2105.12639): before the last
+learned map of every convolutional unit and every MLP; behind a unit that has a single one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from retinoscope.core.anatomy import Anatomy
+from retinoscope.core.unit import Kind
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+@dataclass(frozen=True)
+class McDropout:
+    """Drop entries before the last learned map of each unit, in training and in eval mode."""
+
+    p: float = field(default=0.3, metadata={"help": "The share of entries that are dropped."})
+    always: bool = field(
+        default=True, metadata={"help": "Whether in eval mode too; else it is ordinary dropout."}
+    )
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.p < 1:
+            raise ValueError(f"p is a share from 0 to below 1; got {self.p}.")
+
+    def operate(self, model: nn.Module, anatomy: Anatomy) -> nn.Module:
+        """A copy of ``model`` with dropout; ``model`` itself is left untouched."""
+        from retinoscope.layers.dropout import MonteCarloDropout
+        from retinoscope.surgery.table import Table
+
+        table = Table(model, anatomy, "mc_dropout")
+        for unit in table.units((Kind.CONV, Kind.MLP)):
+            maps = table.learned(unit)
+            dropout = MonteCarloDropout(self.p, self.always)
+            if len(maps) > 1:
+                table.graft(maps[-1].module, dropout, "before")
+            elif places := table.sites.giving(unit):
+                table.catch(places, dropout)
+            else:  # what follows the map is no module's; before an activation is as good
+                table.graft(maps[-1].module, dropout, "after")
+        return table.patient

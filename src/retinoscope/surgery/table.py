@@ -1,0 +1,140 @@
+"""The operating table: a copy of a model, what can be reached on it, and the cuts.
+
+Every surgery works through this, so that all of them copy first, find units by anatomy alone, name
+the unit that they cannot reach, and leave untouched parameters their keys.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from copy import deepcopy
+
+import torch
+from torch import Tensor, nn
+
+from retinoscope.anatomy.dissect import take_apart
+from retinoscope.anatomy.replay import Replay
+from retinoscope.anatomy.sites import LearnedMap, Place, Sites
+from retinoscope.core.anatomy import Anatomy
+from retinoscope.core.errors import SurgeryRefused
+from retinoscope.core.unit import Kind, Unit
+from retinoscope.surgery.graft import Side, graft, grafted_paths
+
+
+class Table:
+    """A copy of ``model`` that can be operated on; ``patient`` is the outcome."""
+
+    def __init__(self, model: nn.Module, anatomy: Anatomy, operation: str) -> None:
+        self.operation = operation
+        self.anatomy = anatomy
+        self.patient = _copied(model)
+        found = take_apart(self.patient, anatomy.image[1:], name=anatomy.model)
+        self.whole = found.anatomy
+        """The anatomy of all of the model, where ``anatomy`` may be a part."""
+        self.sites = Sites(found, _aliased(self.patient), grafted_paths(self.patient))
+        self.names = {unit.name for unit in anatomy.walk()}
+        if foreign := self.names - {unit.name for unit in found.anatomy.walk()}:
+            raise SurgeryRefused(
+                f"The anatomy given to {operation} is not that of this {type(model).__name__}: "
+                f"the model has no unit {sorted(foreign)[0]!r}. Take it apart with: "
+                "retinoscope.dissect(model, size)"
+            )
+
+    def units(self, kinds: Iterable[Kind]) -> list[Unit]:
+        """The units of these kinds that may be operated on; inner ones stand for their outer one.
+
+        Refuses where there are none.
+        """
+        wanted = list(kinds)
+        found = [
+            unit
+            for outer in self.whole.units
+            for unit in (_leaves(outer) if outer.inner else [outer])
+            if unit.kind in wanted and {unit.name, outer.name} & self.names
+        ]
+        if not found:
+            asked = " or ".join(wanted)
+            raise self.refusal(f"it has no {asked} unit. It has: {self.anatomy.summary()}")
+        return found
+
+    def refusal(self, why: str, unit: Unit | None = None) -> SurgeryRefused:
+        """The error that says what cannot be done, where, and why."""
+        where = f" at {unit.name!r}" if unit else ""
+        return SurgeryRefused(
+            f"{self.operation} cannot be done on {self.anatomy.model}{where}: {why}."
+        )
+
+    def module(self, path: str) -> nn.Module:
+        """The patient's own module at a path."""
+        return self.patient.get_submodule(path)
+
+    def graft(self, path: str, part: nn.Module, side: Side) -> None:
+        """Put ``part`` before, behind or around a module of the patient."""
+        graft(self.module(path), self.like_patient(part), side)
+
+    def catch(self, places: Sequence[Place], part: nn.Module) -> None:
+        """Do ``part`` to the state that can be caught at ``places``."""
+        for place in places:
+            self.graft(place.module, part, place.side)
+
+    def replace(self, path: str, part: nn.Module) -> None:
+        """Put ``part`` in the place of a module."""
+        old = self.module(path)
+        self.patient.set_submodule(path, self.like_patient(part).train(old.training))
+
+    def like_patient(self, part: nn.Module) -> nn.Module:
+        """The part on the patient's device, in its precision."""
+        like = next((p for p in self.patient.parameters() if p.is_floating_point()), None)
+        return part if like is None else part.to(like.device, like.dtype)
+
+    def learned(self, unit: Unit) -> list[LearnedMap]:
+        """The learned maps along the unit; refuses where one of them is no module of its own."""
+        found = self.sites.learned(unit)
+        if not found or any(map_ is None for map_ in found):
+            raise self.refusal("one of its learned maps is no module of its own", unit)
+        return [map_ for map_ in found if map_ is not None]
+
+    @property
+    def last(self) -> Unit:
+        """The unit before the head."""
+        body = [unit for unit in self.whole.units if unit.kind is not Kind.HEAD]
+        return body[-1]
+
+    def head_reads(self, part: slice) -> bool:
+        """Whether the logits depend on these tokens of the state before the head.
+
+        NaN spreads to all that is computed from it, whatever the weights are.
+        """
+        exit = self.sites.piece(self.last).exit
+        storage = self.sites.storage(exit)
+        if storage is None or len(storage.positions) != 1:
+            raise self.refusal("its state is not stored as tokens", self.last)
+        source = self.sites.flow.source
+        like = source.image.meta["val"]
+        shape = self.sites.flow.shape(exit, source.batch or 2)
+        state = torch.ones(shape, dtype=like.dtype, device=like.device)
+        state.movedim(storage.positions[0], 0)[part] = torch.nan
+        with torch.no_grad():
+            return bool(Replay(self.sites.dissection).resume(self.last, state).isnan().any())
+
+
+def _copied(model: nn.Module) -> nn.Module:
+    """A copy; tensors that a model has computed and kept would not let themselves be copied."""
+    held = [value for module in model.modules() for value in vars(module).values()]
+    held += [inner for value in held if isinstance(value, dict) for inner in value.values()]
+    computed = [value for value in held if isinstance(value, Tensor) and not value.is_leaf]
+    return deepcopy(model, {id(value): value.detach().clone() for value in computed})
+
+
+def _aliased(model: nn.Module) -> list[str]:
+    """Paths of modules that the model holds under several names."""
+    paths = list(model.named_modules(remove_duplicate=False))
+    count = Counter(id(module) for _, module in paths)
+    return [path for path, module in paths if count[id(module)] > 1]
+
+
+def _leaves(unit: Unit) -> list[Unit]:
+    if not unit.inner:
+        return [unit]
+    return [leaf for inner in unit.inner for leaf in _leaves(inner)]
