@@ -17,17 +17,23 @@ if TYPE_CHECKING:
     from retinoscope.core.probe import Needs, Piece, Probe, Watcher
     from retinoscope.core.result import Result
     from retinoscope.core.subject import Subject
+    from retinoscope.core.surgery import Surgery
     from retinoscope.core.unit import Grid, Kind, Unit
+    from retinoscope.models.build import BuiltModel, build_model
     from retinoscope.models.load import LoadedModel, load_model
+    from retinoscope.report.advise import Advice, advise
     from retinoscope.report.build import build_report
     from retinoscope.report.examine import Examination, examine
     from retinoscope.run.run import Run, measure
     from retinoscope.run.subject import load_subject
+    from retinoscope.surgery.operate import operate
 
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Advice": "report.advise",
     "Anatomy": "core.anatomy",
+    "BuiltModel": "models.build",
     "Examination": "report.examine",
     "Grid": "core.unit",
     "Kind": "core.unit",
@@ -41,19 +47,25 @@ _HOMES = {
     "Run": "run.run",
     "State": "anatomy.replay",
     "Subject": "core.subject",
+    "Surgery": "core.surgery",
     "Unit": "core.unit",
     "Watcher": "core.probe",
+    "advise": "report.advise",
+    "build_model": "models.build",
     "build_report": "report.build",
     "dissect": "anatomy.dissect",
     "examine": "report.examine",
     "load_model": "models.load",
     "load_subject": "run.subject",
     "measure": "run.run",
+    "operate": "surgery.operate",
     "replay": "anatomy.replay",
 }
 
 __all__ = [
+    "Advice",
     "Anatomy",
+    "BuiltModel",
     "Examination",
     "Grid",
     "Kind",
@@ -67,14 +79,18 @@ __all__ = [
     "Run",
     "State",
     "Subject",
+    "Surgery",
     "Unit",
     "Watcher",
+    "advise",
+    "build_model",
     "build_report",
     "dissect",
     "examine",
     "load_model",
     "load_subject",
     "measure",
+    "operate",
     "replay",
 ]
 

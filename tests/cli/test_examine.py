@@ -60,7 +60,7 @@ def test_a_failure_among_several_is_told_by_the_exit_code(tmp_path):
         (["examine", TINY, TINY, "--weights", "w.pth"], "--weights is a file for one model"),
         (["examine", "resnet20_cifar"], "timm has none for this model"),
         (["report", "nowhere"], "is not a run folder"),
-        (["list", "planets"], "There is no list of 'planets'. There are: models, probes, data"),
+        (["list", "planets"], "There is no list of 'planets'. There are: models, probes, surg"),
     ],
 )
 def test_mistakes_end_in_one_paragraph(arguments, says, monkeypatch, capsys, tmp_path):
@@ -87,4 +87,4 @@ def test_lists():
     assert "--fourier-direction (default: diagonal)" in probes
     assert "cues" in runner.invoke(app, ["list", "data"]).output
     models = runner.invoke(app, ["list", "models", "--filter", "cifar"]).output
-    assert "resnet20_cifar  (no published weights)" in models
+    assert "resnet20_cifar  (ours)" in models

@@ -8,6 +8,8 @@ from typing import Annotated
 from rich.console import Console
 from typer import Argument, Option
 
+from retinoscope.cli.options import AllowPickle, Size
+
 _MODEL = """A timm name ([cyan]resnet50[/], [cyan]vit_tiny_patch16_224:img_size=32,patch_size=4[/]),
 [cyan]torchvision:NAME[/], [cyan]hf:FOLDER_OR_NAME[/] or [cyan]path/file.py:function[/]. Several are
 shown one after the other, and side by side in the picture."""
@@ -15,10 +17,7 @@ shown one after the other, and side by side in the picture."""
 
 def anatomy(
     models: Annotated[list[str], Argument(help=_MODEL, metavar="MODEL", show_default=False)],
-    size: Annotated[
-        str | None,
-        Option(help="Image size: 224, or 224x160 (height x width). The model's own if not given."),
-    ] = None,
+    size: Size = None,
     save: Annotated[
         Path | None, Option(help="Write the anatomy as JSON; for several models F.MODEL.json each.")
     ] = None,
@@ -32,10 +31,7 @@ def anatomy(
         Path | None, Option(help="A .safetensors or .pth file; an anatomy needs none.")
     ] = None,
     seed: Annotated[int, Option(help="Of the random weights used otherwise.")] = 0,
-    allow_pickle: Annotated[
-        bool,
-        Option("--allow-pickle", help="Read a .pth file that runs code. Only if you trust it."),
-    ] = False,
+    allow_pickle: AllowPickle = False,
 ) -> None:
     """Show what models are made of: their units, kinds, stages, resolutions and cost.
 

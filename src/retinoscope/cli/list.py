@@ -10,16 +10,21 @@ from typer import Argument, Option
 
 from retinoscope.cli.settings import settings_table
 from retinoscope.core.errors import WrongInput
+from retinoscope.core.settings import described
 from retinoscope.probes import get_probe, list_probes
+from retinoscope.surgery import get_surgery, list_surgeries
 
 
 def list(  # the command's name
-    what: Annotated[str, Argument(help="models, probes or data", metavar="models|probes|data")],
+    what: Annotated[
+        str,
+        Argument(help="models, probes, surgeries or data", metavar="models|probes|surgeries|data"),
+    ],
     filter: Annotated[
         str, Option("--filter", help="Only models whose name contains this, or fits it: vit_*_32.")
     ] = "",
 ) -> None:
-    """List the models, probes or data that can be named.
+    """List the models, probes, surgeries or data that can be named.
 
     [dim]retinoscope list models --filter 'swin*224'[/]
     """
@@ -33,10 +38,14 @@ def list(  # the command's name
         for name, text in NAMES.items():
             table.add_row(f"[bold]{name}[/]", text)
         console.print(table)
+    elif what == "surgeries":
+        _surgeries(console)
     elif what == "models":
         _models(console, filter)
     else:
-        raise WrongInput(f"There is no list of {what!r}. There are: models, probes, data.")
+        raise WrongInput(
+            f"There is no list of {what!r}. There are: models, probes, surgeries, data."
+        )
 
 
 def _probes(console: Console) -> None:
@@ -46,14 +55,26 @@ def _probes(console: Console) -> None:
             console.print(f"    {flag} [dim](default: {default})[/]  {text}", highlight=False)
 
 
+def _surgeries(console: Console) -> None:
+    for name in list_surgeries():
+        surgery = get_surgery(name)
+        console.print(f"[bold]{name}[/]  {(surgery.__doc__ or '').splitlines()[0]}")
+        for key, default, text in described(surgery):
+            console.print(f"    {key} [dim](default: {default})[/]  {text}", highlight=False)
+    console.print("Written as name:key=value,key=value", style="dim", highlight=False)
+
+
 def _models(console: Console, pattern: str) -> None:
     import timm
 
+    from retinoscope.models import own_models
+
     wanted = pattern if set("*?[") & set(pattern) else f"*{pattern}*"
     published = {name.partition(".")[0] for name in timm.list_pretrained()}
-    names = timm.list_models(wanted)
+    names, ours = timm.list_models(wanted), set(own_models())
     for name in names:
-        mark = "" if name in published else "  (no published weights)"
+        mark = "  (ours)" if name in ours else ""
+        mark = mark if mark or name in published else "  (no published weights)"
         console.print(f"{name}{mark}", highlight=False, markup=False)
     console.print(
         f"{len(names)} models of timm. Also: torchvision:NAME, hf:FOLDER_OR_NAME, "

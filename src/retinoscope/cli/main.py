@@ -20,7 +20,7 @@ app = typer.Typer(
 )
 
 # One file per command; each defines a function of its own name.
-COMMANDS = ("examine", "anatomy", "report", "list")
+COMMANDS = ("examine", "anatomy", "advise", "build", "report", "list")
 
 
 def _show_version(wanted: bool) -> None:
@@ -36,7 +36,7 @@ def _options(
         typer.Option("--version", callback=_show_version, is_eager=True, help="Show and stop."),
     ] = False,
 ) -> None:
-    """Shows how vision backbones work: any timm, torchvision, Hugging Face or own model."""
+    """Shows how vision backbones work, and builds better ones: timm's, anyone's, your own."""
 
 
 for _name in COMMANDS:

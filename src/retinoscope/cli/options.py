@@ -1,8 +1,27 @@
-"""What the texts of options mean."""
+"""Options that several commands share, and what their texts mean."""
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Annotated
+
+from typer import Option
+
 from retinoscope.core.errors import WrongInput
+
+Size = Annotated[
+    str | None,
+    Option(help="Image size: 224, or 224x160 (height x width). The model's own if not given."),
+]
+Untrained = Annotated[
+    bool, Option("--untrained", help="Random weights by --seed instead of published ones.")
+]
+Weights = Annotated[
+    Path | None, Option(help="A .safetensors or .pth file to take the weights from.")
+]
+AllowPickle = Annotated[
+    bool, Option("--allow-pickle", help="Read a .pth file that runs code. Only if you trust it.")
+]
 
 
 def how_many(text: str) -> int | None:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
@@ -26,6 +27,7 @@ from retinoscope.data.load import load_data
 from retinoscope.data.source import Source, configured_root
 from retinoscope.data.split import ImageSplit
 from retinoscope.data.subset import balanced_subset
+from retinoscope.models.built_file import read_construction
 from retinoscope.models.checkpoint import state_hash
 from retinoscope.models.load import LoadedModel, load_model
 from retinoscope.models.normalise import Normalise, PixelModel
@@ -81,7 +83,8 @@ def rebuild(specification: SubjectSpecification) -> Subject:
 
     @cache
     def another(asked: str) -> Subject:
-        if asked.endswith(_CHECKPOINTS):  # a snapshot: the same model with other weights
+        # A snapshot is the same model with other weights, unless the file says what it is itself.
+        if asked.endswith(_CHECKPOINTS) and read_construction(Path(asked)) is None:
             return rebuild(replace(specification, weights=asked))
         return rebuild(replace(specification, model=asked, weights=None))
 

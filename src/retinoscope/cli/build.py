@@ -1,0 +1,103 @@
+"""``retinoscope build``: a model, changed by surgeries, as one file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from rich.console import Console
+from typer import Argument, Option
+
+from retinoscope.cli.options import AllowPickle, Size, Untrained, Weights
+
+if TYPE_CHECKING:
+    from retinoscope.models.build import BuiltModel
+
+_LISTED = 6
+
+
+def build(
+    model: Annotated[
+        str,
+        Argument(
+            help="A timm name, [cyan]torchvision:NAME[/], [cyan]hf:FOLDER_OR_NAME[/], "
+            "[cyan]path/file.py:function[/], or a file that was built before.",
+            metavar="MODEL",
+        ),
+    ],
+    apply: Annotated[
+        list[str] | None,
+        Option(
+            help="A surgery, once for each in turn: [cyan]name:key=value,key=value[/]. "
+            "See: retinoscope list surgeries",
+            show_default=False,
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None, Option(help="The file to write: F.safetensors.", show_default=False)
+    ] = None,
+    size: Size = None,
+    untrained: Untrained = False,
+    weights: Weights = None,
+    seed: Annotated[int, Option(help="Of random weights, and of those that surgeries add.")] = 0,
+    allow_pickle: AllowPickle = False,
+) -> None:
+    """Change a model: operate on any backbone and write the outcome to one file.
+
+    Weights that still fit are kept. The file says how its model is built, so it is a model's name:
+    retinoscope examine F.safetensors.
+
+    [dim]retinoscope build resnet50 --apply 'build_up:msa_per_stage=(0,1,1,2),grow=True' --out
+    alter.safetensors[/]
+    """
+    from retinoscope.cli.anatomy_table import parse_size
+    from retinoscope.core.errors import WrongInput
+    from retinoscope.models.build import build_model
+    from retinoscope.run.progress import Reporter
+    from retinoscope.surgery import list_surgeries
+
+    if not apply:
+        raise WrongInput(
+            "Name at least one surgery with --apply. There are: "
+            f"{', '.join(list_surgeries())}. Their settings: retinoscope list surgeries"
+        )
+    if out is not None and out.suffix != ".safetensors":
+        raise WrongInput(f"--out is a .safetensors file; got {str(out)!r}.")
+    console, reporter = Console(), Reporter(Console(stderr=True))
+    reporter.begin(f"operating on {model}", 1)
+    try:
+        made = build_model(
+            model,
+            apply,
+            size=parse_size(size),
+            pretrained=not untrained,
+            weights=weights,
+            seed=seed,
+            allow_pickle=allow_pickle,
+        )
+    finally:
+        reporter.end()
+    _describe(console, made)
+    if out is None:
+        console.print("Nothing was written: name a file with --out F.safetensors", style="dim")
+        return
+    made.save(out)
+    console.print(f"Written to {out}. Next: retinoscope examine {out}", highlight=False)
+
+
+def _describe(console: Console, made: BuiltModel) -> None:
+    from retinoscope.cli.anatomy_table import brief
+
+    def say(text: str) -> None:
+        console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    before, after = made.before, made.after
+    say(f"{made.construction.model} ({made.construction.weights})")
+    for surgery in made.construction.surgeries:
+        say(f"  {surgery}")
+    say(f"before  {before.sketch}  {brief(before.parameters)} parameters")
+    say(f"after   {after.sketch}  {brief(after.parameters)} parameters")
+    say(f"kept    {len(made.kept)} tensors as they were")
+    for what, keys in (("new", made.new), ("lost", made.lost)):
+        shown = ", ".join(keys[:_LISTED]) + ", …" * (len(keys) > _LISTED)
+        say(f"{what:7} {len(keys)} tensors{': ' * bool(keys)}{shown}")

@@ -1,0 +1,110 @@
+"""A model by name and some surgeries → the operated model, and what became of its weights."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from retinoscope.anatomy.dissect import dissect
+from retinoscope.core.anatomy import Anatomy
+from retinoscope.core.errors import WrongInput
+from retinoscope.core.surgery import Surgery
+from retinoscope.models.built_file import Construction, write_built
+from retinoscope.models.load import LoadedModel, load_model
+from retinoscope.surgery import parse_surgery, write_surgery
+
+
+@dataclass(frozen=True)
+class BuiltModel:
+    """An operated model, with what it was before."""
+
+    model: nn.Module
+    construction: Construction
+    before: Anatomy
+    after: Anatomy
+    kept: tuple[str, ...]
+    """Keys of the state dict that hold what they held before."""
+    new: tuple[str, ...]
+    """Keys that were drawn anew, or have another shape."""
+    lost: tuple[str, ...]
+    """Keys that are no longer there, or have another shape."""
+
+    def save(self, path: Path | str) -> None:
+        """Write a file from which ``load_model`` rebuilds it, its weights included."""
+        if Path(path).suffix != ".safetensors":
+            raise WrongInput(f"A built model is a .safetensors file; got {str(path)!r}.")
+        write_built(Path(path), self.model, self.construction)
+
+
+def build_model(
+    name: str,
+    surgeries: Sequence[Surgery | str],
+    *,
+    size: tuple[int, int] | None = None,
+    pretrained: bool = True,
+    weights: Path | str | None = None,
+    seed: int = 0,
+    allow_pickle: bool = False,
+) -> BuiltModel:
+    """Load the model called ``name`` and operate on it; other arguments as for ``load_model``.
+
+    Args:
+        name: A name that ``load_model`` knows; one that was built before too.
+        surgeries: In the order in which they are done, or how they are written.
+        size: Height and width of the images; the model's own if not given.
+        pretrained: Load the published weights; False asks for random ones by ``seed``.
+        weights: A file to take the weights from instead.
+        seed: Of random weights, those that surgeries draw included.
+        allow_pickle: Read ``.pth`` files that run code.
+    """
+    chosen = [parse_surgery(s) if isinstance(s, str) else s for s in surgeries]
+    loaded = load_model(
+        name, pretrained=pretrained, weights=weights, seed=seed, allow_pickle=allow_pickle
+    )
+    made = loaded.construction
+    size = size or loaded.image[1:]
+    if made and size != made.size:
+        raise WrongInput(
+            f"{name} was built for images of {made.size[0]}×{made.size[1]}, so it cannot be built "
+            f"further for {size[0]}×{size[1]}. Start again from {made.model}."
+        )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model, anatomies = _operated(loaded, chosen, size)
+    before, after = loaded.model.state_dict(), model.state_dict()
+    kept = [
+        key
+        for key in before.keys() & after.keys()
+        if before[key].shape == after[key].shape and torch.equal(before[key], after[key])
+    ]
+    written = tuple(write_surgery(surgery) for surgery in chosen)
+    return BuiltModel(
+        model,
+        Construction(
+            made.model if made else name,
+            (*(made.surgeries if made else ()), *written),
+            size,
+            loaded.weights,
+            loaded.trained,
+        ),
+        replace(anatomies[0], weights=loaded.weights),
+        anatomies[-1],
+        tuple(sorted(kept)),
+        tuple(sorted(after.keys() - set(kept))),
+        tuple(sorted(before.keys() - set(kept))),
+    )
+
+
+def _operated(
+    loaded: LoadedModel, surgeries: Sequence[Surgery], size: tuple[int, int]
+) -> tuple[nn.Module, list[Anatomy]]:
+    """The model after all surgeries, and its anatomy before and after each of them."""
+    model, anatomies = loaded.model, [dissect(loaded.model, size, name=loaded.name)]
+    for surgery in surgeries:
+        model = surgery.operate(model, anatomies[-1])
+        anatomies.append(dissect(model, size, name=loaded.name))
+    return model, anatomies

@@ -1,0 +1,234 @@
+"""Models from timm, torchvision, transformers and files of the user's own."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from retinoscope.core.errors import UnknownModel, WeightsUnavailable, did_you_mean, first_line
+from retinoscope.core.preprocessing import Preprocessing
+from retinoscope.models.built_file import Construction
+from retinoscope.models.checkpoint import state_hash
+from retinoscope.models.preprocessing import from_timm, from_torchvision, from_transformers
+
+
+@dataclass(frozen=True)
+class Built:
+    """A model as its source gives it."""
+
+    model: nn.Module
+    weights: str | None
+    """None for random ones."""
+    image: tuple[int, int, int]
+    preprocessing: Preprocessing
+    classes: tuple[str, ...] | None = None
+    trained: bool | None = None
+    construction: Construction | None = None
+
+
+Builder = Callable[[str, Mapping[str, Any], bool], Built]
+
+
+def build_timm(name: str, options: Mapping[str, Any], pretrained: bool) -> Built:
+    """A timm model, ours included."""
+    import timm
+
+    architecture, _, tag = name.partition(".")
+    if not timm.is_model(architecture):
+        raise UnknownModel(
+            f"timm has no model {architecture!r}. {did_you_mean(architecture, timm.list_models())}"
+            "Other sources: torchvision:NAME, hf:PATH_OR_NAME, path/file.py:function"
+        )
+    tags = [t.partition(".")[2] for t in timm.list_pretrained(f"{architecture}.*")]
+    if tag and tag not in tags:
+        known = f"It has: {', '.join(tags)}." if tags else "It has none."
+        raise WeightsUnavailable(f"{architecture} has no weights tagged {tag!r}. {known}")
+    if pretrained and not tags:
+        raise _unavailable(name, "timm has none for this model")
+    model = _create(
+        name, lambda: timm.create_model(name, pretrained=pretrained, **options), pretrained
+    )
+    configuration = model.pretrained_cfg
+    channels, height, width = configuration["input_size"]
+    channels = options.get("in_chans", channels)
+    size = options.get("img_size")
+    if size is not None:
+        height, width = (size, size) if isinstance(size, int) else size
+    used = f"{architecture}.{configuration['tag']}" if configuration.get("tag") else architecture
+    image = (channels, height, width)
+    return Built(
+        model,
+        f"timm {used}" if pretrained else None,
+        image,
+        from_timm(model, image),
+        trained=pretrained,
+    )
+
+
+def build_torchvision(name: str, options: Mapping[str, Any], pretrained: bool) -> Built:
+    """A torchvision model, with its default weights."""
+    from torchvision import models
+
+    if name not in models.list_models():
+        raise UnknownModel(
+            f"torchvision has no model {name!r}. {did_you_mean(name, models.list_models())}"
+            "List them all with: torchvision.models.list_models()"
+        )
+    published = models.get_model_weights(name)
+    default = getattr(published, "DEFAULT", None)
+    if pretrained and default is None:
+        raise _unavailable(f"torchvision:{name}", "torchvision has none for this model")
+    chosen = default if pretrained else None
+    model = _create(
+        f"torchvision:{name}", lambda: models.get_model(name, weights=chosen, **options), pretrained
+    )
+    size = options.get("image_size") or _crop(default)
+    image = (3, size, size)
+    used = f"torchvision {default}" if pretrained else None
+    names = default.meta.get("categories") if default is not None else None
+    asked = "num_classes" in options
+    return Built(
+        model,
+        used,
+        image,
+        from_torchvision(default, image),
+        tuple(names) if names and not asked else None,
+        trained=pretrained,
+    )
+
+
+def _crop(weights: Any) -> int:
+    """The image size that a model's published preprocessing ends in."""
+    crop = getattr(weights.transforms(), "crop_size", None) if weights is not None else None
+    return int(crop[0]) if crop else 224
+
+
+def build_transformers(path: str, options: Mapping[str, Any], pretrained: bool) -> Built:
+    """A transformers model for image classification."""
+    try:
+        from transformers import AutoConfig, AutoModelForImageClassification
+    except ImportError:
+        raise UnknownModel(
+            f"hf:{path} needs the package transformers. "
+            "Install it with: pip install 'retinoscope[hf]'"
+        ) from None
+
+    def configure() -> Any:
+        return AutoConfig.from_pretrained(path, trust_remote_code=False, **options)
+
+    def build() -> nn.Module:
+        if not pretrained:
+            return AutoModelForImageClassification.from_config(configuration)
+        return AutoModelForImageClassification.from_pretrained(path, config=configuration)
+
+    if pretrained and path.endswith(".json"):
+        raise _unavailable(f"hf:{path}", "a configuration has no weights")
+    configuration = _create(f"hf:{path}", configure, pretrained)
+    model = _create(f"hf:{path}", build, pretrained)
+    size = getattr(configuration, "image_size", 224)
+    height, width = (size, size) if isinstance(size, int) else size
+    used = f"transformers {path}" if pretrained else None
+    image = (getattr(configuration, "num_channels", 3), height, width)
+    names = getattr(configuration, "id2label", None) or {}
+    given = tuple(names[place] for place in sorted(names))
+    unnamed = all(str(name).startswith("LABEL_") for name in given)
+    return Built(
+        model,
+        used,
+        image,
+        from_transformers(path, image),
+        None if unnamed else given,
+        trained=pretrained,
+    )
+
+
+def build_from_file(name: str, options: Mapping[str, Any], pretrained: bool) -> Built:
+    """What a function in a file of the user's own returns."""
+    file, _, function = name.rpartition(":")
+    path = Path(file)
+    if not function or not file:
+        raise UnknownModel(
+            f"{name!r} names a file but no function. Write it as path/file.py:function"
+        )
+    if not path.is_file():
+        raise UnknownModel(f"There is no file {file!r} to take {function!r} from.")
+    module = _import(path)
+    maker = getattr(module, function, None)
+    if not callable(maker):
+        public = [n for n, value in vars(module).items() if callable(value) and n[0] != "_"]
+        raise UnknownModel(
+            f"{file} has no function {function!r}. {did_you_mean(function, public)}"
+            f"It has: {', '.join(public) or 'none'}."
+        )
+    try:
+        inspect.signature(maker).bind(**options)
+    except TypeError as error:
+        raise UnknownModel(f"{name} cannot be built with these options: {error}.") from None
+    try:
+        model = maker(**options)
+    except Exception as error:
+        raise _broken(name, error) from error
+    if not isinstance(model, nn.Module):
+        raise UnknownModel(f"{name} returned {type(model).__name__}, not an nn.Module.")
+    size = options.get("img_size", options.get("image_size", 224))
+    height, width = (size, size) if isinstance(size, int) else size
+    image = (3, height, width)
+    called = f"{path.name}:{function}, weights {state_hash(model)}"
+    return Built(model, called, image, from_timm(model, image))
+
+
+def _import(path: Path) -> Any:
+    """The user's file as a module; files beside it can be imported from it."""
+    specification = importlib.util.spec_from_file_location(path.stem, path)
+    if specification is None or specification.loader is None:
+        raise UnknownModel(f"{str(path)!r} is not a Python file.")
+    module = importlib.util.module_from_spec(specification)
+    sys.path.insert(0, str(path.resolve().parent))
+    try:
+        specification.loader.exec_module(module)
+    except Exception as error:
+        raise _broken(str(path), error) from error
+    finally:
+        sys.path.pop(0)
+    return module
+
+
+def _broken(name: str, error: Exception) -> UnknownModel:
+    """Our own error for code of the user's that fails, with the line where it does."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    place = f"{error.filename}:{error.lineno}" if isinstance(error, SyntaxError) else (
+        f"{frame.filename}:{frame.lineno}"
+    )  # fmt: skip
+    return UnknownModel(f"{name} fails: {type(error).__name__}: {first_line(error)} ({place})")
+
+
+def _create(name: str, build: Callable[[], Any], pretrained: bool) -> Any:
+    """Build; what the hub or the network has to complain about becomes our own error."""
+    try:
+        return build()
+    except (OSError, ConnectionError) as error:
+        if pretrained:
+            raise _unavailable(name, first_line(error)) from error
+        raise UnknownModel(f"{name} cannot be built: {first_line(error)}") from error
+    except TypeError as error:
+        raise UnknownModel(f"{name} cannot be built with these options: {error}") from error
+    except Exception as error:
+        if pretrained and "huggingface_hub" in type(error).__module__:
+            raise _unavailable(name, first_line(error)) from error
+        raise
+
+
+def _unavailable(name: str, why: str) -> WeightsUnavailable:
+    return WeightsUnavailable(
+        f"The weights of {name} cannot be had: {why.rstrip('.')}. Two ways out: random weights "
+        "with --untrained (in Python pretrained=False), or a file of your own with --weights "
+        "F.safetensors (in Python weights=…)."
+    )

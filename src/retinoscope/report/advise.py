@@ -1,0 +1,146 @@
+"""Where attention should go in a CNN: the build-up rule, with the stages' variance measured.
+
+Park & Kim (2022, arXiv:2202.06709) find that the variance of feature maps accumulates through a
+stage and peaks at its end, that attention lowers it there, and that it pays from the end of the
+network on: alternately in the last stage, then at the end of each stage before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from retinoscope.core.anatomy import Anatomy
+from retinoscope.core.errors import NotApplicable, WrongInput
+from retinoscope.core.result import Result
+from retinoscope.probes.variance import Variance, VarianceResult
+from retinoscope.run.run import measure
+from retinoscope.run.subject import load_subject
+from retinoscope.surgery import write_surgery
+from retinoscope.surgery.build_up import BuildUp, slots
+
+
+@dataclass(frozen=True)
+class StageAdvice:
+    """What was seen in one stage, and what follows from it."""
+
+    stage: int
+    units: int
+    first: float
+    """Variance after the first unit of the stage."""
+    last: float
+    """Variance after its last unit."""
+    peak: str
+    """The unit after which it is highest."""
+    room: int
+    """How many attention units fit in."""
+    msas: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Advice:
+    """A plan for one model, and why."""
+
+    model: str
+    stages: tuple[StageAdvice, ...]
+    surgery: BuildUp | None
+    """None where nothing should, or can, be replaced."""
+    trained: bool | None
+    variance: VarianceResult
+
+    @property
+    def written(self) -> str | None:
+        """The surgery as it is written on the command line."""
+        return None if self.surgery is None else write_surgery(self.surgery)
+
+
+def advise(model: str, data: Any = "cues", *, msas: int = 4, **settings: Any) -> Advice:
+    """Measure a model's variance after every unit and propose where attention should go.
+
+    Args:
+        model: A name that :func:`retinoscope.load_model` knows.
+        data: What to show it; see :func:`retinoscope.load_subject`.
+        msas: How many attention units to place at most; the paper has 4 for CIFAR, 6 for ImageNet.
+        settings: Passed on to :func:`retinoscope.load_subject`, and ``reporter`` to the run.
+    """
+    if msas < 1:
+        raise WrongInput(f"A plan places 1 attention unit or more; got {msas}.")
+    run: Mapping[str, Any] = {"reporter": settings.pop("reporter", None)}
+    subject = load_subject(model, data, **settings)
+    found: Result = measure(Variance(), subject, **run)
+    return plan(subject.anatomy, cast(VarianceResult, found), msas, subject.protocol.get("trained"))
+
+
+def plan(anatomy: Anatomy, variance: VarianceResult, msas: int, trained: bool | None) -> Advice:
+    """The rule, from what was measured."""
+    seen = [_look(anatomy, variance, stage) for stage in anatomy.stages]
+    last = max((view.stage for view in seen if view.peaks), default=0)
+    room = {
+        view.stage: len(slots(anatomy, view.stage, grow=False))
+        for view in seen
+        if view.peaks and not (view.stage == anatomy.stages[0] and len(anatomy.stages) > 2)
+    }
+    if last in room:
+        room[last] = max(room[last], len(slots(anatomy, last, grow=True)))
+    placed = _place(room, msas)
+    surgery = None
+    if any(placed.values()):
+        per_stage = tuple(placed.get(stage, 0) for stage in anatomy.stages)
+        grow = any(n > len(slots(anatomy, stage)) for stage, n in placed.items())
+        surgery = BuildUp(per_stage, grow=grow)
+    stages = tuple(
+        StageAdvice(
+            view.stage, view.units, view.first, view.last, view.peak,
+            room.get(view.stage, len(slots(anatomy, view.stage))), placed.get(view.stage, 0),
+            _reason(view, view.stage in room, room.get(view.stage, 0), placed.get(view.stage, 0)),
+        )
+        for view in seen
+    )  # fmt: skip
+    return Advice(anatomy.model, stages, surgery, trained, variance)
+
+
+@dataclass(frozen=True)
+class _View:
+    stage: int
+    units: int
+    first: float
+    last: float
+    peak: str
+    peaks: bool
+    """Whether the variance rises through the stage."""
+
+
+def _look(anatomy: Anatomy, variance: VarianceResult, stage: int) -> _View:
+    level = dict(zip(variance.units, variance.variance.tolist(), strict=True))
+    names = [unit.name for unit in anatomy.where(stage=stage) if unit.name in level]
+    if not names:
+        raise NotApplicable(f"no unit of stage {stage} could be measured")
+    first, last = level[names[0]], level[names[-1]]
+    rises = last > first if len(names) > 1 else True
+    return _View(stage, len(names), first, last, max(names, key=level.__getitem__), rises)
+
+
+def _place(room: Mapping[int, int], msas: int) -> dict[int, int]:
+    """All that fit in the last stage, then one at the end of each before it, then what is left."""
+    placed = dict.fromkeys(room, 0)
+    backwards = sorted(room, reverse=True)
+    for most in ("all in the last", 1, "all"):
+        for stage in backwards[:1] if most == "all in the last" else backwards:
+            wanted = room[stage] if isinstance(most, str) else min(most, room[stage])
+            added = min(max(0, wanted - placed[stage]), msas - sum(placed.values()))
+            placed[stage] += added
+    return placed
+
+
+def _reason(view: _View, considered: bool, room: int, msas: int) -> str:
+    if not view.peaks:
+        return "its variance does not rise to its end: no peak for attention to lower"
+    if not considered:
+        return "the first stage: there, the paper's attention cost accuracy (fig. 12a)"
+    if not room:
+        return "no unit in it keeps its shape, so none can be replaced"
+    if not msas:
+        return "its variance rises to its end, but the number of attention units is used up"
+    return f"its variance rises to its end: {msas} of {room} that fit"
