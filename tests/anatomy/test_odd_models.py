@@ -354,3 +354,22 @@ def test_a_single_window_keeps_its_grid():
     anatomy = dissect(timm.create_model("halonet_h1"), 256)
     assert anatomy.sketch == "AAA|A↓AA|A↓" + "A" * 9 + "|A↓AA"
     assert [str(unit.grid) for unit in anatomy][-4:] == ["8×8", "8×8", "8×8", "None"]
+
+
+def test_a_transposed_matrix_keeps_its_grid():
+    """``x.mT`` is an operation of its own."""
+
+    class Turned(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.stem = nn.Conv2d(3, 8, 4, 4)
+            self.mlp = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8))
+            self.head = nn.Linear(8, 4)
+
+        def forward(self, x):
+            x = self.stem(x).flatten(2).mT
+            x = x + self.mlp(x)
+            return self.head(x.mean(1))
+
+    (unit,) = dissect(Turned(), 16).where(kind="mlp")
+    assert unit.grid.resolution == (4, 4)

@@ -1,6 +1,7 @@
 import copy
 import pickle
 from contextlib import contextmanager
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -99,3 +100,24 @@ def test_gradients_modes_and_compilation():
     exported = torch.export.export(model, (torch.randn(2, 3),)).module()
     x = torch.randn(2, 3)
     assert torch.equal(exported(x), model(x))
+
+
+def test_answers_that_are_named_or_left_alone():
+    class Answer(NamedTuple):
+        states: torch.Tensor
+        more: str
+
+    class Own(nn.Module):
+        def forward(self, x):
+            return Answer(x, "more")
+
+    class Named(nn.Module):
+        def forward(self, x):
+            return {"states": x}
+
+    module = Own()
+    graft(module, Plus(2.0), "after")
+    assert module(torch.tensor(1.0)) == Answer(torch.tensor(3.0), "more")
+    named = Named()
+    graft(named, Plus(2.0), "before")
+    assert named(torch.tensor(1.0)) == {"states": torch.tensor(3.0)}

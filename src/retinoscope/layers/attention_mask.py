@@ -85,12 +85,12 @@ class _Masking(TorchFunctionMode):
         super().__exit__(kind, error, trace)
         if kind is None and self.masked != self.mask.calls:
             queries, keys = self.mask.hidden.shape
-            met = ", ".join(f"{q}×{k}" for q, k in self.others) or "none"
+            others = ", ".join(f"{q} queries and {k} keys" for q, k in self.others)
+            met = f"met {others}" if others else f"such were met {self.masked} times"
             raise WrongInput(
-                f"This attention was localised for {queries} queries and {keys} keys "
-                f"({self.mask.what}), {self.mask.calls} times; of those sizes it was met "
-                f"{self.masked} times, of others: {met}. Operate on the model anew, with an "
-                "anatomy for images of this size."
+                f"This attention was masked for {queries} queries and {keys} keys, "
+                f"{self.mask.calls} times each time it runs ({self.mask.what}), but {met}. "
+                "Operate on the model anew, with an anatomy for images of this size."
             )
 
     def _fits(self, queries: int, keys: int) -> bool:

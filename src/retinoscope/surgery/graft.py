@@ -52,9 +52,12 @@ class _Grafted:
                 given = super().forward(*args, **kwargs)  # type: ignore[misc]
             finally:
                 self._modules.update(parts)  # type: ignore[attr-defined]
+        if not len(self.graft_after):
+            return given
         if isinstance(given, Tensor):
             return self.graft_after(given)
-        return type(given)((self.graft_after(given[0]), *given[1:]))
+        changed = (self.graft_after(given[0]), *given[1:])
+        return given._make(changed) if hasattr(given, "_make") else type(given)(changed)
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         return _blank, (type(self).__mro__[2],), self.__dict__

@@ -71,7 +71,7 @@ class Table:
 
     def graft(self, path: str, part: nn.Module, side: Side) -> None:
         """Put ``part`` before, behind or around a module of the patient."""
-        graft(self.module(path), self.like_patient(part), side)
+        graft(self.module(path), self.like(path, part), side)
 
     def catch(self, places: Sequence[Place], part: nn.Module) -> None:
         """Do ``part`` to the state that can be caught at ``places``."""
@@ -81,11 +81,12 @@ class Table:
     def replace(self, path: str, part: nn.Module) -> None:
         """Put ``part`` in the place of a module."""
         old = self.module(path)
-        self.patient.set_submodule(path, self.like_patient(part).train(old.training))
+        self.patient.set_submodule(path, self.like(path, part).train(old.training))
 
-    def like_patient(self, part: nn.Module) -> nn.Module:
-        """The part on the patient's device, in its precision."""
-        like = next((p for p in self.patient.parameters() if p.is_floating_point()), None)
+    def like(self, path: str, part: nn.Module) -> nn.Module:
+        """The part on the device and in the precision of a module, else of the patient."""
+        near = (*self.module(path).parameters(), *self.patient.parameters())
+        like = next((p for p in near if p.is_floating_point()), None)
         return part if like is None else part.to(like.device, like.dtype)
 
     def learned(self, unit: Unit) -> list[LearnedMap]:

@@ -54,9 +54,8 @@ def _permute(reader: Reader, node: fx.Node, given: Given) -> Meaning:
 
 def _transpose(reader: Reader, node: fx.Node, given: Given) -> Meaning:
     axes = list(reader.axes(given["self"]))
-    a, b = cast(
-        tuple[int, int], node.args[1:3] or (0, 1)
-    )  # named differently in each of its aliases
+    # Named differently in each of its aliases; those without numbers turn the last two.
+    a, b = cast(tuple[int, int], node.args[1:3] or (-2, -1))
     axes[a], axes[b] = axes[b], axes[a]
     return _moved(reader, node, axes)
 
@@ -249,7 +248,7 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(_VIEWS, _view),
     **dict.fromkeys(("split", "split_with_sizes", "chunk", "tensor_split"), _split),
     **dict.fromkeys(("expand", "expand_as", "repeat", "broadcast_to"), _expand),
-    **dict.fromkeys(("transpose", "t", "swapaxes", "swapdims"), _transpose),
+    **dict.fromkeys(("transpose", "t", "swapaxes", "swapdims", "mT", "mH", "adjoint"), _transpose),
     **dict.fromkeys(("cat", "concat", "concatenate"), _cat),
     **dict.fromkeys(("pad", "constant_pad_nd"), _pad),
     **dict.fromkeys(("pixel_shuffle", "pixel_unshuffle"), _shuffle),

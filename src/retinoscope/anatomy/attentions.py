@@ -1,0 +1,258 @@
+"""The attentions in a graph: what each one mixes, by which weights, and who sees whom."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import cast
+
+import torch
+from torch import Tensor, fx
+from torch.nn import functional as F
+
+from retinoscope.anatomy.axes import Axes, Dimension, is_soft, roles_of, size_of
+from retinoscope.anatomy.dissect import Dissection
+from retinoscope.anatomy.facts import Fact
+from retinoscope.anatomy.flow import arguments, operation
+from retinoscope.anatomy.names import common_path
+from retinoscope.anatomy.writer import Writer
+
+FUSED = "scaled_dot_product_attention"
+_PRODUCTS = {"matmul", "bmm", "mm", "einsum"}
+_SOFTMAX = {"softmax", "_softmax"}
+_GRID = frozenset("yxt")
+
+
+@dataclass(frozen=True)
+class Attention:
+    """An operation that mixes values by weights that a softmax has normalised."""
+
+    node: fx.Node
+    values: fx.Node
+    """Its operand that holds what is mixed."""
+    weights: fx.Node | None
+    """Its operand that holds the weights; None where it makes them itself."""
+    softmaxes: tuple[fx.Node, ...]
+    """What normalises the weights: ``node`` itself where it makes them."""
+    behind: tuple[fx.Node, ...] = ()
+    """What is done to the weights between softmax and values."""
+
+
+@dataclass(frozen=True)
+class Places:
+    """The positions that lie along one dimension: all of a grid, and tokens beside it."""
+
+    height: int
+    width: int
+    prefix: int
+    order: tuple[int, ...]
+    """What stands where, if tokens beside the grid are counted first and then its rows."""
+
+
+@dataclass(frozen=True)
+class Spread:
+    """What the logits or weights of an attention are spread over."""
+
+    queries: Places | None
+    """None where queries are no whole grid: see ``asks`` and ``apart``."""
+    keys: Places | None
+    query_dim: int
+    """Which dimension belongs to queries, counted from the last."""
+    key_dim: int
+    asks: bool
+    """Whether positions of a grid ask, or may; in class attention, they do not."""
+    apart: bool
+    """Whether positions lie in other dimensions too, so that not all of them see each other."""
+
+
+def attentions(dissection: Dissection, nodes: Sequence[fx.Node]) -> list[Attention | None]:
+    """The attentions among ``nodes``, in the order of execution.
+
+    An entry is None where no softmax makes the weights (linear attention), or where they are not
+    multiplied with the values in one operation.
+    """
+    inside = set(nodes)
+    found: list[Attention | None] = []
+    for node in nodes:
+        if Fact.ATTENTION in dissection.facts[node] and not _normalises(node):
+            found.append(_attention(dissection, node, inside))
+    return found
+
+
+def _normalises(node: fx.Node) -> bool:
+    """Whether weights are only summed up here, to be divided by their sum."""
+    if operation(node) != "sum":
+        return False
+    readers = [node]
+    while len(readers) == 1 and operation(readers[0]) in {"sum", "unsqueeze", "expand"}:
+        readers = list(readers[0].users)
+    return all(operation(n) == "div" and n.args[0] is node.args[0] for n in readers)
+
+
+def _attention(dissection: Dissection, node: fx.Node, inside: set[fx.Node]) -> Attention | None:
+    if operation(node) == FUSED:
+        return Attention(node, arguments(node)["value"], None, (node,))
+    operands = dissection.flow.inputs(node)
+    soft = [n for n in operands if any(map(is_soft, dissection.meaning[n].axes))]
+    if operation(node) not in _PRODUCTS or len(operands) != 2 or len(soft) != 1:
+        return None
+    (values,) = (n for n in operands if n is not soft[0])
+    softmaxes, behind = _back(dissection, soft[0], inside)
+    made = any(n in dissection.meaning for n in softmaxes)
+    return Attention(node, values, soft[0], tuple(softmaxes), tuple(behind)) if made else None
+
+
+def _back(
+    dissection: Dissection, weights: fx.Node, inside: set[fx.Node]
+) -> tuple[list[fx.Node], list[fx.Node]]:
+    """What normalises weights, and what is done to them behind that.
+
+    Some of it may depend on parameters alone, as in gated attention.
+    """
+    softmaxes, behind, waiting = [], [], [weights]
+    while waiting:
+        node = waiting.pop()
+        if node in softmaxes or node in behind:
+            continue
+        if node in dissection.meaning and node not in inside:
+            continue
+        if operation(node) in _SOFTMAX:
+            softmaxes.append(node)
+        else:
+            behind.append(node)
+            waiting += dissection.flow.data_inputs(node)
+    return softmaxes, behind
+
+
+def logits(dissection: Dissection, attention: Attention) -> Spread:
+    """What the logits are spread over, where they go into the softmax."""
+    if attention.weights is None:
+        return _fused(dissection, attention)
+    softmax = next(n for n in attention.softmaxes if n in dissection.meaning)
+    axes = dissection.meaning[softmax].axes
+    return _spread(axes, cast(int, arguments(softmax)["dim"]) % len(axes) - len(axes))
+
+
+def weights(dissection: Dissection, attention: Attention) -> Spread:
+    """What the weights are spread over, where the values are multiplied with them."""
+    if attention.weights is None:
+        return _fused(dissection, attention)
+    axes = dissection.meaning[attention.weights].axes
+    soft = [place - len(axes) for place, d in enumerate(axes) if is_soft(d)]
+    return _spread(axes, soft[-1])
+
+
+def _fused(dissection: Dissection, attention: Attention) -> Spread:
+    given = arguments(attention.node)
+    query, key = (dissection.meaning[given[name]].axes for name in ("query", "key"))
+    beside = (*query[:-2], query[-1], *key[:-2], key[-1])
+    return _spread((*beside, query[-2], key[-2]), -1, -2)
+
+
+def _spread(axes: Axes, key_dim: int, query_dim: int | None = None) -> Spread:
+    query_dim = query_dim or _query_dim(axes, key_dim)
+    both = (query_dim + len(axes), key_dim + len(axes))
+    beside = [d for place, d in enumerate(axes) if place not in both]
+    unclear = any("?" in roles_of(d) for d in (*beside, axes[query_dim]))
+    return Spread(
+        places(axes[query_dim]),
+        places(axes[key_dim]),
+        query_dim,
+        key_dim,
+        asks=unclear or bool(roles_of(axes[query_dim]) & _GRID),
+        apart=any(roles_of(d) & _GRID for d in beside),
+    )
+
+
+@torch.no_grad()
+def measured(dissection: Dissection, images: Tensor) -> Iterator[tuple[Attention, Tensor]]:
+    """The weights of every attention of the model, one after the other, for a batch of images."""
+    pieces = [dissection.pieces[unit.name] for unit in dissection.anatomy]
+    writer = Writer(dissection.flow, pieces)
+    shared, state = writer.preamble(len(images)), images
+    for piece in pieces:
+        inside = [found for found in attentions(dissection, piece.nodes) if found]
+        operands = list(dict.fromkeys(node for found in inside for node in _makers(found)))
+        segment = writer.segment(piece, [piece.exit, *operands])
+        state, *values = segment(state, len(images), *shared)
+        known = dict(zip(operands, values, strict=True))
+        for found in inside:
+            yield found, _measured(found, known)
+
+
+def _makers(attention: Attention) -> list[fx.Node]:
+    """What the weights are, or are made from."""
+    if attention.weights is not None:
+        return [attention.weights]
+    given = arguments(attention.node)
+    return [n for n in (given[x] for x in ("query", "key", "attn_mask")) if n is not None]
+
+
+def _measured(attention: Attention, known: Mapping[fx.Node, Tensor]) -> Tensor:
+    if attention.weights is not None:
+        return known[attention.weights]
+    given = arguments(attention.node)
+    query, key = known[given["query"]], known[given["key"]]
+    mask = known.get(given["attn_mask"])
+    # Mixing the rows of the identity gives the weights themselves.
+    rows = torch.eye(key.shape[-2]).to(key).expand(*key.shape[:-1], -1)
+    options = {name: given[name] for name in ("is_causal", "scale", "enable_gqa")}
+    return F.scaled_dot_product_attention(query, key, rows, mask, **options)
+
+
+def holder(dissection: Dissection, attention: Attention) -> str:
+    """The path of the deepest module that does all of it; empty for the model itself."""
+    return common_path((attention.node, *attention.softmaxes), dissection.flow.source.paths)
+
+
+def run_of(node: fx.Node, module: str) -> str:
+    """Which run of a module an operation belongs to: a module may run several times."""
+    stack = node.meta.get("nn_module_stack") or {}
+    # "model" is what export calls the whole model; further runs are marked with @1 in the key.
+    called = f"model.{module}" if module else "model"
+    return next((key for key, (path, _) in stack.items() if path == called), "")
+
+
+def _query_dim(axes: Axes, key_dim: int) -> int:
+    """The dimension that holds most positions, else the one before the keys."""
+    others = [place for place in range(-len(axes), 0) if place != key_dim]
+    gridded = [place for place in others if roles_of(axes[place]) & _GRID]
+    within = [place for place in gridded if "n" not in roles_of(axes[place])]
+    return (within or gridded or others)[-1]
+
+
+def places(dimension: Dimension) -> Places | None:
+    """What lies along a dimension, if that is all of a grid, and maybe tokens beside it.
+
+    Example:
+        >>> from retinoscope.anatomy.axes import Factor
+        >>> places((Factor("x", 2), Factor("y", 3)))
+        Places(height=3, width=2, prefix=0, order=(0, 2, 4, 1, 3, 5))
+    """
+    tokens = len(dimension) == 1 and dimension[0].role == "t"
+    parts = dimension[0].parts if tokens else (dimension,)
+    grids = [part for part in parts if roles_of(part) != {"p"}]
+    if len(grids) != 1 or not roles_of(grids[0]) == {"y", "x"}:
+        return None
+    (grid,) = grids
+    sizes = {}
+    for role in "yx":
+        factors = sorted((f for f in grid if f.role == role), key=lambda f: f.stride)
+        sizes[role] = 1
+        for factor in factors:
+            if factor.stride != sizes[role] and factor.size > 1:
+                return None
+            sizes[role] *= factor.size
+    prefix = sum(size_of(part) for part in parts if part is not grid)
+    order, beside = [], iter(range(prefix))
+    for part in parts:
+        if part is not grid:
+            order += [next(beside) for _ in range(size_of(part))]
+            continue
+        for steps in product(*(range(f.size) for f in grid)):
+            at = {"y": 0, "x": 0}
+            for factor, step in zip(grid, steps, strict=True):
+                at[factor.role] += step * factor.stride
+            order.append(prefix + at["y"] * sizes["x"] + at["x"])
+    return Places(sizes["y"], sizes["x"], prefix, tuple(order))

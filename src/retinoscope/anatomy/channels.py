@@ -1,0 +1,102 @@
+"""Which channel goes where: operations that only move entries, run on marks in their place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from retinoscope.anatomy.attentions import Attention
+from retinoscope.anatomy.dissect import Dissection
+from retinoscope.anatomy.facts import Fact
+from retinoscope.anatomy.flow import Flow, concrete, is_size, operation
+
+_CASTS = {"to", "_to_copy", "float", "type_as"}
+
+
+def moves(dissection: Dissection, node: fx.Node) -> bool:
+    """Whether an operation only moves the entries of one tensor about."""
+    return dissection.facts[node] == {Fact.LAYOUT} and len(dissection.flow.inputs(node)) == 1
+
+
+def origin(dissection: Dissection, node: fx.Node) -> fx.Node:
+    """What made the entries of a tensor, before they were moved about."""
+    while moves(dissection, node):
+        (node,) = dissection.flow.inputs(node)
+    return node
+
+
+class Channels:
+    """The last axis of a tensor, followed through all that only moves it, or mixes positions.
+
+    Each channel carries a mark, the same at all positions. Where a tensor made from it carries
+    the same mark, there is that channel; where marks were mixed, there is none.
+    """
+
+    def __init__(self, dissection: Dissection, source: fx.Node) -> None:
+        self.dissection = dissection
+        self.flow: Flow = dissection.flow
+        self.source = source
+        self._images = self.flow.source.batch or 2
+        shape = self._shape(source)
+        generator = torch.Generator().manual_seed(0)
+        self._marks = torch.rand(shape[-1], generator=generator, dtype=torch.float64)
+        self._known: dict[fx.Node, Any] = {source: self._marks.expand(shape)}
+
+    def at(self, node: fx.Node) -> Tensor:
+        """Which channel of the source is where in another tensor; −1 where it is none."""
+        marks, channels = self._marks.sort()
+        here = self._value(node).contiguous()
+        nearest = torch.bucketize(here, (marks[1:] + marks[:-1]) / 2)
+        # Means over positions round in the last digits; marks lie further apart than that.
+        same = (marks[nearest] - here).abs() < 1e-12
+        return torch.where(same, channels[nearest], -1)
+
+    def through(self, attention: Attention) -> None:
+        """Follow the values through an attention, with equal weights: no weights change marks."""
+        values, shape = self._value(attention.values), self._shape(attention.node)
+        if attention.weights is None:
+            mean = values.mean(-2, keepdim=True)
+            fits = mean.shape[:-2] == shape[:-2]
+            mixed = mean.expand(shape) if fits else torch.full(shape, torch.nan)
+        else:
+            weights = torch.ones(self._shape(attention.weights), dtype=torch.float64)
+            given = {attention.weights: weights, attention.values: values}
+            ones = given | {attention.values: torch.ones_like(values)}
+            mixed = _run(attention.node, given) / _run(attention.node, ones)
+        self._known[attention.node] = mixed
+
+    def readers(self) -> list[tuple[fx.Node, fx.Node]]:
+        """What reads entries of the source otherwise than to move them, and from which tensor."""
+        found, waiting = [], [self.source]
+        while waiting:
+            node = waiting.pop()
+            for user in self.flow.users(node):
+                if moves(self.dissection, user):
+                    waiting.append(user)
+                else:
+                    found.append((user, node))
+        return found
+
+    def _shape(self, node: fx.Node) -> tuple[int, ...]:
+        return self.flow.shape(node, self._images)
+
+    def _value(self, node: fx.Node) -> Any:
+        """The marks at a node; other operands of what moves them are sizes and constants."""
+        if node in self._known:
+            return self._known[node]
+        if is_size(node):
+            return concrete(node.meta["val"], self._images)
+        if node in self.flow.source.constants:
+            return self.flow.source.constants[node].cpu()
+        if operation(node) in _CASTS:
+            return self._value(self.flow.inputs(node)[0])  # marks keep their own precision
+        operands = {n: self._value(n) for n in node.all_input_nodes}
+        self._known[node] = _run(node, operands)
+        return self._known[node]
+
+
+def _run(node: fx.Node, operands: dict[fx.Node, Any]) -> Any:
+    args, kwargs = fx.map_arg((node.args, node.kwargs), operands.__getitem__)
+    return node.target(*args, **kwargs)  # type: ignore[operator]

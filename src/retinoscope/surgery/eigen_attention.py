@@ -1,0 +1,159 @@
+"""Attention that provably smooths, or provably does not, on any transformer.
+
+Dovonon et al., 2024, "Setting the Record Straight on Transformer Oversmoothing", arXiv:2401.04301.
+The value and output maps of each attention become V and Λ Vᵀ with V the orthogonal factor of a
+matrix Θ and Λ = ±diag(ψ²), so that the eigenvalues of their product are all ≥ 0 (ViT⁺) or all ≤ 0
+(ViT⁻), whatever Θ and ψ are. Queries, keys and all else stay as they are, weights included.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from retinoscope.core.anatomy import Anatomy
+from retinoscope.core.unit import Kind, Unit
+
+if TYPE_CHECKING:
+    from torch import fx, nn
+
+    from retinoscope.anatomy.attentions import Attention
+    from retinoscope.anatomy.channels import Channels
+    from retinoscope.anatomy.sites import LearnedMap
+    from retinoscope.surgery.table import Table
+
+
+@dataclass(frozen=True)
+class EigenAttention:
+    """Give W_V W_proj of each attention eigenvalues of one sign, by new weights Θ and ψ.
+
+    The biases of values and of the output are dropped, as in the paper. What is kept of a map that
+    also makes queries and keys is called ``kept_weight`` and ``kept_bias``; Θ and ψ lie beside it
+    in ``values``, and the output map refers to them.
+    """
+
+    sign: Literal["+", "-"] = field(
+        metadata={"help": "+ for eigenvalues ≥ 0, which smooth; - for eigenvalues ≤ 0."}
+    )
+    form: Literal["symmetric", "authors"] = field(
+        default="symmetric",
+        metadata={"help": "V Λ Vᵀ, or the order of factors in the authors' code."},
+    )
+
+    def __post_init__(self) -> None:
+        if self.sign not in ("+", "-"):
+            raise ValueError(f"sign is '+' or '-'; got {self.sign!r}.")
+        if self.form not in ("symmetric", "authors"):
+            raise ValueError(f"form is 'symmetric' or 'authors'; got {self.form!r}.")
+
+    def operate(self, model: nn.Module, anatomy: Anatomy) -> nn.Module:
+        """A copy of ``model`` with such maps; ``model`` itself is left untouched."""
+        from retinoscope.anatomy.attentions import attentions
+        from retinoscope.layers.eigen_linear import EigenOutputLinear, EigenValueLinear
+        from retinoscope.surgery.table import Table
+
+        table = Table(model, anatomy, "eigen_attention")
+        found = table.sites.dissection
+        pairs = [
+            _pair(table, unit, attention)
+            for unit in table.units((Kind.ATTENTION,))
+            for attention in attentions(found, table.sites.piece(unit).nodes) or [None]
+        ]
+        for pair in pairs:
+            values = EigenValueLinear(pair.values, pair.rows, self.sign, self.form)
+            table.replace(pair.values_path, values)
+            table.replace(pair.output_path, EigenOutputLinear(values.values))
+        return table.patient
+
+
+class _Pair(NamedTuple):
+    """The maps of one attention."""
+
+    values_path: str
+    values: nn.Linear
+    output_path: str
+    rows: tuple[int, ...]
+    """Which output of the first goes through the attention to each input of the second."""
+
+
+def _pair(table: Table, unit: Unit, attention: Attention | None) -> _Pair:
+    """The value and output maps of an attention; refuses where there are none that fit."""
+    from retinoscope.anatomy.channels import Channels, origin
+    from retinoscope.anatomy.sites import LEARNED
+
+    found = table.sites.dissection
+    if attention is None:
+        raise table.refusal("no softmax over keys gives its weights", unit)
+    if any(found.facts.get(node, set()) & LEARNED for node in attention.behind):
+        raise table.refusal("its heads are mixed behind the softmax", unit)
+    made, taken = origin(found, attention.values), _taken(table, unit, attention)
+    before, values = _linear(table, unit, made, "its values are made by")
+    behind, output = _linear(table, unit, taken, "what it mixes goes into")
+    channels = Channels(found, made)
+    channels.through(attention)
+    columns = channels.at(behind.entry).flatten(0, -2)
+    rows = tuple(columns[0].tolist())
+    if -1 in rows or (columns != columns[0]).any():
+        raise table.refusal("its values do not reach the output map one by one", unit)
+    widths = (values.in_features, len(set(rows)), output.in_features, output.out_features)
+    if len(set(widths)) > 1:
+        raise table.refusal(
+            "W_V W_proj has eigenvalues where it is square, but {} channels become {} values, and "
+            "{} become {}".format(*widths),
+            unit,
+        )
+    _check_alone(table, unit, attention, channels, rows)
+    return _Pair(before.module, values, behind.module, rows)
+
+
+def _taken(table: Table, unit: Unit, attention: Attention) -> fx.Node:
+    """What reads the outcome of an attention once it has been moved into place."""
+    from retinoscope.anatomy.channels import moves
+
+    node = attention.node
+    while True:
+        users = table.sites.flow.users(node)
+        if len(users) != 1:
+            raise table.refusal(f"what it mixes is used {len(users)} times", unit)
+        (node,) = users
+        if not moves(table.sites.dissection, node):
+            return node
+
+
+def _linear(table: Table, unit: Unit, node: fx.Node, what: str) -> tuple[LearnedMap, nn.Linear]:
+    """The linear map at a node; refuses where it is no plain ``nn.Linear``."""
+    from torch import nn
+
+    from retinoscope.anatomy.flow import operation
+
+    if operation(node) != "linear":
+        raise table.refusal(f"{what} {operation(node)}, not a linear map", unit)
+    found = table.sites.as_map(node)
+    module = table.module(found.module) if found else None
+    # A weight that is computed, as by weight norm, is no parameter.
+    if (
+        found is None
+        or not isinstance(module, nn.Linear)
+        or type(module).forward is not nn.Linear.forward
+        or "weight" not in module._parameters
+    ):
+        raise table.refusal(f"{what} a linear map that is no nn.Linear of its own", unit)
+    return found, module
+
+
+def _check_alone(
+    table: Table, unit: Unit, attention: Attention, channels: Channels, rows: tuple[int, ...]
+) -> None:
+    """Refuse where values are read by something else, such as keys that are the same."""
+    from torch import fx
+
+    from retinoscope.anatomy.flow import operation
+
+    for reader, node in channels.readers():
+        places: list[fx.Node] = []
+        fx.map_arg((reader.args, reader.kwargs), places.append)
+        once = places.count(node) == 1
+        if reader is attention.node and node is attention.values and once:
+            continue
+        if set(channels.at(node).flatten().tolist()) & set(rows):
+            raise table.refusal(f"its values are also used by {operation(reader)}", unit)

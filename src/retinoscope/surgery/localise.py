@@ -1,0 +1,275 @@
+"""Global attention restricted to a window around each query, on any transformer.
+
+Park & Kim, 2022, "How Do Vision Transformers Work?", arXiv:2202.06709, figure 7: attention within
+5×5 positions does better than attention over all of a map of 8×8. Here windows end where the map
+ends; class, distillation and register tokens see all positions and are seen by all.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from contextlib import nullcontext
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from retinoscope.core.anatomy import Anatomy
+from retinoscope.core.unit import Kind, Unit
+
+if TYPE_CHECKING:
+    from torch import Tensor, fx, nn
+
+    from retinoscope.anatomy.attentions import Attention, Places
+    from retinoscope.anatomy.dissect import Dissection
+    from retinoscope.layers.attention_mask import AttentionMask
+    from retinoscope.surgery.table import Table
+
+
+@dataclass(frozen=True)
+class Localise:
+    """Let each query see only the ``kernel`` × ``kernel`` positions around it.
+
+    No weight changes, and a window that covers the map changes nothing. The patient is for images
+    of the anatomy's size alone, and says so where it meets others.
+    """
+
+    kernel: int = field(metadata={"help": "Side of the window in positions of the map, odd."})
+
+    def __post_init__(self) -> None:
+        if self.kernel < 1 or self.kernel % 2 == 0:
+            raise ValueError(
+                "kernel is an odd number from 1, for a window is centred on its query; "
+                f"got {self.kernel}."
+            )
+
+    def operate(self, model: nn.Module, anatomy: Anatomy) -> nn.Module:
+        """A copy of ``model`` with local attention; ``model`` itself is left untouched."""
+        from torch import nn
+
+        from retinoscope.core.errors import WrongInput
+        from retinoscope.surgery.table import Table
+
+        table = Table(model, anatomy, "localise")
+        wards = _wards(table)
+        for ward in wards:
+            table.graft(ward.module, self._mask(ward), "around")
+            if isinstance(module := table.module(ward.module), nn.MultiheadAttention):
+                # torch's fused encoder layers go round this module unless it has a hook.
+                module.register_forward_hook(_leave_alone)
+        try:
+            self._prove(table, wards)
+        except WrongInput as error:  # of the masks themselves
+            raise table.refusal(f"not all of its attention could be caught: {error}") from error
+        return table.patient
+
+    def _mask(self, ward: _Ward) -> AttentionMask:
+        from retinoscope.layers.attention_mask import AttentionMask
+
+        map_ = f"{ward.queries.height}×{ward.queries.width} positions"
+        beside = f" and {ward.queries.prefix} beside them" if ward.queries.prefix else ""
+        what = f"{self.kernel}×{self.kernel} of {map_}{beside}"
+        hidden = self._hidden(ward.queries, ward.keys)
+        return AttentionMask(hidden, ward.calls, ward.query_dim, ward.key_dim, what)
+
+    def _hidden(self, queries: Places, keys: Places) -> Tensor:
+        """Which keys a query may not see (queries, keys), in the order in which they are stored."""
+        from retinoscope.layers.neighbourhood_attention import neighbourhood_mask
+
+        mask = neighbourhood_mask(queries.height, queries.width, self.kernel, queries.prefix)
+        return mask.isinf()[list(queries.order)][:, list(keys.order)]
+
+    def _prove(self, table: Table, wards: list[_Ward]) -> None:
+        """Refuse unless all weights of hidden keys are zero, in numbers, wherever it runs."""
+        from retinoscope.anatomy.attentions import holder, measured, weights
+        from retinoscope.anatomy.dissect import take_apart
+        from retinoscope.layers.attention_mask import along
+
+        patient = _shaken(table.patient)
+        found = take_apart(patient, table.anatomy.image[1:], name=table.anatomy.model)
+        images = _images(found)
+        if images.is_meta:
+            raise table.refusal("its weights hold no numbers to prove by that the mask works")
+        units = {ward.module: ward.unit for ward in wards}
+        proven: Counter[str] = Counter()
+        for attention, values in measured(found, images):
+            if (module := holder(found, attention)) not in units:
+                continue
+            at = weights(found, attention)
+            if at.queries is None or at.keys is None:
+                continue  # then one is missing below
+            hidden = self._hidden(at.queries, at.keys).to(values.device)
+            shown = along(~hidden, at.query_dim, at.key_dim)
+            if leak := values.masked_fill(shown, 0).abs().amax().item():
+                raise table.refusal(
+                    "what lies between its softmax and its values gives hidden keys a weight of "
+                    f"up to {leak:.2g}",
+                    units[module],
+                )
+            proven[module] += 1
+        runs = _runs(patient, units, images)
+        for ward in wards:
+            if proven[ward.module] != ward.attentions or runs[ward.module] != {ward.runs}:
+                raise table.refusal("the model can attend without the mask", ward.unit)
+
+
+@dataclass(frozen=True)
+class _Ward:
+    """A module whose attention is to be masked."""
+
+    module: str
+    unit: Unit = field(compare=False)
+    """The first that the module attends for."""
+    queries: Places
+    keys: Places
+    query_dim: int
+    key_dim: int
+    attentions: int = 1
+    """How many there are in one pass through the model."""
+    calls: int = 1
+    """How many softmaxes are to be masked each time the module runs."""
+    runs: int = 1
+    """How often the module runs in one pass through the model."""
+
+
+def _wards(table: Table) -> list[_Ward]:
+    """The modules that attend; refuses where one of the attentions is not global."""
+    from retinoscope.anatomy.attentions import attentions
+
+    found = table.sites.dissection
+    asked: dict[_Ward, list[Attention]] = {}
+    units = table.units((Kind.ATTENTION,))
+    for unit in units:
+        for attention in attentions(found, table.sites.piece(unit).nodes) or [None]:
+            if attention is None:
+                raise table.refusal("no softmax over keys gives weights that can be masked", unit)
+            if ward := _ward(table, unit, attention):
+                asked.setdefault(ward, []).append(attention)
+    if not asked:
+        raise table.refusal("only tokens beside the map ask there, and those see all", units[0])
+    everything = [
+        attention
+        for outer in table.whole
+        for attention in attentions(found, found.pieces[outer.name].nodes)
+    ]
+    return [_counted(table, ward, members, everything) for ward, members in asked.items()]
+
+
+def _ward(table: Table, unit: Unit, attention: Attention) -> _Ward | None:
+    """Where global attention is done; None where no position asks; refuses all other attention."""
+    from retinoscope.anatomy.attentions import holder, logits
+    from retinoscope.anatomy.flow import arguments, operation
+
+    found = table.sites.dissection
+    at = logits(found, attention)
+    if at.apart:
+        raise table.refusal("its attention is not global: it stays within parts of the map", unit)
+    if not at.asks:
+        return None
+    if at.queries is None or at.keys is None:
+        raise table.refusal("its queries or keys are not the positions of one map", unit)
+    asking, answering = (
+        f"{tokens.height}×{tokens.width}" + (f"+{tokens.prefix}" if tokens.prefix else "")
+        for tokens in (at.queries, at.keys)
+    )
+    if asking != answering:
+        raise table.refusal(
+            f"its attention is not global: {asking} queries ask {answering} keys", unit
+        )
+    if any(operation(node) == "roll" for node in table.sites.piece(unit).nodes):
+        raise table.refusal("it rolls the map, so neighbours in memory are not always near", unit)
+    if arguments(attention.node).get("is_causal"):
+        raise table.refusal("its attention is causal", unit)
+    module = holder(found, attention)
+    return _Ward(module, unit, at.queries, at.keys, at.query_dim, at.key_dim)
+
+
+def _counted(
+    table: Table, ward: _Ward, members: list[Attention], everything: list[Attention | None]
+) -> _Ward:
+    """The same with how often it attends; refuses where its module does other attention too."""
+    from retinoscope.anatomy.attentions import run_of
+
+    found, paths = table.sites.dissection, table.sites.paths
+    there = {a.node for a in everything if a and ward.module in ("", *paths(a.node))}
+    if there != {attention.node for attention in members}:
+        raise table.refusal(
+            f"other attention, of another map or not asked for, is done in {ward.module!r} too",
+            ward.unit,
+        )
+    calls = Counter(
+        run_of(attention.node, ward.module)
+        for attention in members
+        for node in attention.softmaxes
+        if node is attention.node or _fits(found, node, ward)
+    )
+    times, *others = set(calls.values())
+    if others:
+        raise table.refusal(f"{ward.module!r} does not do the same each time it runs", ward.unit)
+    return replace(ward, attentions=len(members), calls=times, runs=len(calls))
+
+
+def _fits(found: Dissection, softmax: fx.Node, ward: _Ward) -> bool:
+    """Whether a softmax is one over the ward's keys for its queries."""
+    from retinoscope.anatomy.flow import arguments
+
+    shape = found.flow.shape(softmax)
+    if len(shape) < -min(ward.query_dim, ward.key_dim):
+        return False
+    sizes = (shape[ward.query_dim], shape[ward.key_dim])
+    along = arguments(softmax)["dim"] % len(shape) - len(shape) == ward.key_dim
+    return along and sizes == (len(ward.queries.order), len(ward.keys.order))
+
+
+def _images(found: Dissection) -> Tensor:
+    import torch
+
+    source = found.flow.source
+    like = source.image.meta["val"]
+    shape = (source.batch or 2, *found.anatomy.image)
+    drawn = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    return drawn.to(like.device, like.dtype)
+
+
+def _shaken(patient: nn.Module) -> nn.Module:
+    """A copy with noise on all weights: what a bias that happens to be zero would hide, shows."""
+    import torch
+
+    copied = deepcopy(patient).eval()
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in copied.parameters():
+            if parameter.is_floating_point():
+                noise = torch.randn(parameter.shape, generator=generator).to(parameter)
+                parameter.add_(noise, alpha=0.02)
+    return copied
+
+
+def _runs(patient: nn.Module, modules: Iterable[str], images: Tensor) -> dict[str, set[int]]:
+    """How often each module really runs in one pass, with and without gradients."""
+    import torch
+
+    from retinoscope.surgery.graft import Around, graft
+
+    class Counting(Around):
+        times = 0
+
+        def context(self, *args: object, **kwargs: object) -> nullcontext[None]:
+            self.times += 1
+            return nullcontext()
+
+    found: dict[str, set[int]] = {}
+    parts = {module: Counting() for module in modules}
+    for module, part in parts.items():
+        graft(patient.get_submodule(module), part, "around")
+    for gradients in (False, True):
+        with torch.set_grad_enabled(gradients):
+            patient(images)
+        for module, part in parts.items():
+            found.setdefault(module, set()).add(part.times)
+            part.times = 0
+    return found
+
+
+def _leave_alone(module: nn.Module, given: object, answer: object) -> None:
+    """A hook that changes nothing."""
