@@ -2,9 +2,9 @@
 
 The paper says that Alter-ResNet-50 trains 1.20 times as fast as the pre-activation ResNet-50 on
 CIFAR-100 (one RTX 2080 Ti). Here both run on a CPU, on one thread, on images in memory. The bound
-is what the multiplications alone would give. Local attention takes and gives maps (N, C, H, W), so
-timm's gets its windows cut and put together by timm's own functions; both have the same weights,
-and the answers are checked to agree first.
+is what the multiplications alone would give. Local attention takes and gives maps (N, C, H, W) as a
+CNN stores them, so timm's gets its windows cut and put together by timm's own functions, and its
+outcome stored alike; both have the same weights, and the answers are checked to agree first.
 """
 
 from __future__ import annotations
@@ -109,10 +109,9 @@ def layer_pair(
     def theirs() -> Tensor:
         windows = window_partition(x.permute(0, 2, 3, 1), (window, window))
         mixed = peer(windows.view(-1, window * window, channels))
-        maps = window_reverse(
-            mixed.view(-1, window, window, channels), (window, window), side, side
-        )
-        return maps.permute(0, 3, 1, 2)
+        cut = mixed.view(-1, window, window, channels)
+        maps = window_reverse(cut, (window, window), side, side)
+        return maps.permute(0, 3, 1, 2).contiguous()
 
     torch.testing.assert_close(mine(x), theirs(), rtol=1e-4, atol=1e-5)  # sums in another order
     return once(lambda: mine(x), seed, training), once(theirs, seed, training)

@@ -83,7 +83,7 @@ class LocalAttention(nn.Module):
             bias = bias if bias.ndim == 4 else bias[None]
             return F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
         # With a bias that learns, the fused kernel falls back to one that is slower than this.
-        logits = (q * self.head_width**-0.5) @ k.transpose(-2, -1) + bias
+        logits = torch.add(bias, q @ k.transpose(-2, -1), alpha=self.head_width**-0.5)
         return logits.softmax(-1) @ v
 
     def extra_repr(self) -> str:
