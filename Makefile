@@ -38,7 +38,7 @@ bench: .venv/installed-all ## Measure speed, side by side with what it is compar
 	$(BIN)/python benchmarks/anatomy.py
 	$(BIN)/python benchmarks/alternet.py
 
-prove: .venv/installed-all ## Kill and damage examinations; take every timm module apart (docs/zoo.md)
+prove: .venv/installed-all ## Kill and damage examinations; take every timm module (docs/zoo.md) and name of ours apart
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/endurance.py
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/zoo.py --jobs 2
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/registered.py --jobs 2

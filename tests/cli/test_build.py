@@ -63,7 +63,7 @@ def test_mistakes_are_explained(arguments, says):
 
 def test_the_command_that_advice_ends_with_works(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    arguments = ["advise", "micro_preact_resnet", "--untrained", "--images", "16"]
+    arguments = ["advise", "micro_preact_resnet", "--untrained", "--images", "8"]
     done = runner.invoke(app, arguments, env={"COLUMNS": "200"})
     assert done.exit_code == 0, done.output
     assert "The weights are untrained" in done.output

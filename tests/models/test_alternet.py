@@ -144,9 +144,7 @@ def test_checkpointing_and_stochastic_depth():
 
 
 def test_layouts_that_do_not_fit_are_refused():
-    with pytest.raises(
-        ValueError, match="Stage 4 has 3 blocks, of which at most 1 can"
-    ):
+    with pytest.raises(ValueError, match="Stage 4 has 3 blocks, of which at most 1 can"):
         timm.create_model("preact_resnet50_cifar", msas=(0, 1, 1, 2))
     with pytest.raises(ValueError, match="heads has a number per stage: 4 for layers"):
         timm.create_model("alternet50", heads=(3, 6))

@@ -102,9 +102,7 @@ def test_a_model_of_ones_own_is_named_by_its_code(tmp_path, monkeypatch):
     loaded = load_model("../mine.py:build:img_size=16", weights="../mine.safetensors")
     x = torch.randn(2, 3, 16, 16)
     assert torch.equal(loaded.model(x), made.model.eval()(x))
-    with pytest.raises(
-        WeightsMismatch, match=r"built from mine.py:build.*, not from micro_vit"
-    ):
+    with pytest.raises(WeightsMismatch, match=r"built from mine.py:build.*, not from micro_vit"):
         load_model("micro_vit", weights="../mine.safetensors")
     again = build_model(
         "../mine.py:build:img_size=16", ["mc_dropout"], weights="../mine.safetensors"

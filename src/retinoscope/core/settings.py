@@ -43,6 +43,12 @@ def make(kind: type[Any], given: Mapping[str, Any], called: str) -> Any:
         raise WrongSetting(f"{called}: {error}") from None
 
 
+def check(instance: Any, called: str) -> None:
+    """Refuse an instance whose fields are not of their types: what a ``__post_init__`` can ask."""
+    for field in fields(instance):
+        fitted(type(instance), field.name, getattr(instance, field.name), called)
+
+
 def described(kind: type[Any]) -> list[tuple[str, str, str]]:
     """Name, default and explanation of each setting."""
     rows = []

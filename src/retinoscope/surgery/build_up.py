@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from retinoscope.core.anatomy import Anatomy
+from retinoscope.core.settings import check
 from retinoscope.core.unit import Kind, Unit
 
 if TYPE_CHECKING:
@@ -95,6 +96,7 @@ class BuildUp:
     )
 
     def __post_init__(self) -> None:
+        check(self, "build_up")
         if not any(self.msa_per_stage) or min(self.msa_per_stage) < 0:
             raise ValueError(
                 f"msa_per_stage has a number from 0 on for each stage, and one that is not 0; "

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from retinoscope.core.anatomy import Anatomy
+from retinoscope.core.settings import check
 from retinoscope.core.unit import Kind, Unit
 
 if TYPE_CHECKING:
@@ -41,10 +42,7 @@ class EigenAttention:
     )
 
     def __post_init__(self) -> None:
-        if self.sign not in ("+", "-"):
-            raise ValueError(f"sign is '+' or '-'; got {self.sign!r}.")
-        if self.form not in ("symmetric", "authors"):
-            raise ValueError(f"form is 'symmetric' or 'authors'; got {self.form!r}.")
+        check(self, "eigen_attention")
 
     def operate(self, model: nn.Module, anatomy: Anatomy) -> nn.Module:
         """A copy of ``model`` with such maps; ``model`` itself is left untouched."""

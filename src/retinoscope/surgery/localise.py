@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from retinoscope.core.anatomy import Anatomy
+from retinoscope.core.settings import check
 from retinoscope.core.unit import Kind, Unit
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ class Localise:
     kernel: int = field(metadata={"help": "Side of the window in positions of the map, odd."})
 
     def __post_init__(self) -> None:
+        check(self, "localise")
         if self.kernel < 1 or self.kernel % 2 == 0:
             raise ValueError(
                 "kernel is an odd number from 1, for a window is centred on its query; "

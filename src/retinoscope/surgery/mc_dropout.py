@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from retinoscope.core.anatomy import Anatomy
+from retinoscope.core.settings import check
 from retinoscope.core.unit import Kind
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ class McDropout:
     )
 
     def __post_init__(self) -> None:
+        check(self, "mc_dropout")
         if not 0 <= self.p < 1:
             raise ValueError(f"p is a share from 0 to below 1; got {self.p}.")
 

@@ -1,0 +1,119 @@
+"""A blur at the end of each stage: neighbouring points as an ensemble.
+
+From Park & Kim, "Blurs Behave Like Ensembles: Spatial Smoothings to Improve Accuracy, Uncertainty,
+and Robustness" (ICML 2022, arXiv:2105.12639): before each sub-sampling and before the head.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from retinoscope.core.anatomy import Anatomy
+from retinoscope.core.settings import check
+from retinoscope.core.unit import Kind, Unit
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from retinoscope.surgery.table import Table
+
+_MAPS = {"NCHW", "NHWC"}
+
+
+@dataclass(frozen=True)
+class SpatialSmoothing:
+    """Bound and blur the maps behind the last unit of each stage.
+
+    The stem is no stage, nor is a run of mere pooling (as at the end of VGG), unless it is named.
+    """
+
+    kernel: int = field(
+        default=2, metadata={"help": "Side of the square that is averaged over; 1 does not blur."}
+    )
+    padding: Literal["replicate", "grow"] = field(
+        default="replicate",
+        metadata={
+            "help": "replicate keeps the size; grow, as in the authors' code, pads with zeros and "
+            "lets maps grow by one if the kernel is even."
+        },
+    )
+    prob: Literal["tanh", "bn_tanh", "sigmoid", "softmax", "clamp", "scale", "off"] = field(
+        default="tanh", metadata={"help": "How values are bounded before the blur."}
+    )
+    tau: float | None = field(
+        default=None,
+        metadata={"help": "Where values saturate; the usual one of prob (10 for tanh) if None."},
+    )
+    stages: tuple[int, ...] = field(
+        default=(), metadata={"help": "Which stages, counted from 1; all of them if empty."}
+    )
+
+    def __post_init__(self) -> None:
+        check(self, "spatial_smoothing")
+        if self.kernel < 1:
+            raise ValueError(f"kernel is 1 or more; got {self.kernel}.")
+        if self.tau is not None and not self.tau > 0:
+            raise ValueError(f"tau is positive; got {self.tau}.")
+
+    def operate(self, model: nn.Module, anatomy: Anatomy) -> nn.Module:
+        """A copy of ``model`` that smooths; ``model`` itself is left untouched."""
+        from retinoscope.surgery.table import Table
+
+        table = Table(model, anatomy, "spatial_smoothing")
+        for unit in self._ends(table):
+            self._smooth(table, unit)
+        if self.padding == "grow":
+            self._check_sizes(table)
+        return table.patient
+
+    def _ends(self, table: Table) -> list[Unit]:
+        """The last unit of each stage that is to be smoothed."""
+        last = {unit.stage: unit for unit in table.whole if unit.stage is not None}
+        held = {stage: unit for stage, unit in last.items() if unit.name in table.names}
+        if missing := [stage for stage in self.stages if stage not in held]:
+            stages = ", ".join(map(str, held)) or "none"
+            raise table.refusal(f"it has no stage {missing[0]} to smooth. Stages: {stages}")
+        working = {u.stage for u in table.whole if u.kind is not Kind.POOL}
+        chosen = self.stages or [stage for stage in held if stage in working]
+        if not chosen:
+            raise table.refusal(f"it has no stage to smooth. It has: {table.anatomy.summary()}")
+        return [held[stage] for stage in sorted(set(chosen))]
+
+    def _smooth(self, table: Table, unit: Unit) -> None:
+        from retinoscope.anatomy.layout import lens
+        from retinoscope.layers.attention_block import ChannelsLast
+        from retinoscope.layers.smoothing import Smooth
+
+        smooth = Smooth(self.kernel, self.padding, self.prob, self.tau, unit.channels)
+        sites, layouts = table.sites, []
+        # The state may be flattened already for the head, or be made maps again a moment later.
+        for state in sites.onward(sites.origin(sites.piece(unit).exit)):
+            view = lens(sites.dissection.meaning[state].axes)
+            layouts.append(view.grid.layout if view and not view.grid.prefix else "tokens")
+            if layouts[-1] in _MAPS and (places := sites.places(state)):
+                table.catch(places, smooth if layouts[-1] == "NCHW" else ChannelsLast(smooth))
+                return
+        if _MAPS & set(layouts):
+            raise table.refusal("no module gives or takes the state behind it", unit)
+        raise table.refusal(
+            f"the state behind it is stored as {layouts[0]}, and a blur needs maps (N, C, H, W) or "
+            "(N, H, W, C). The stages to smooth can be chosen with stages=…",
+            unit,
+        )
+
+    def _check_sizes(self, table: Table) -> None:
+        """Refuse where what follows cannot take maps that have grown."""
+        from retinoscope.anatomy.example import as_batch
+        from retinoscope.anatomy.rest import at_rest
+        from retinoscope.core.errors import first_line
+
+        image = as_batch(table.patient, table.anatomy.image[1:])
+        try:
+            with at_rest(table.patient):
+                table.patient(image)
+        except Exception as error:
+            raise table.refusal(
+                "with padding='grow' maps become larger than what follows can take "
+                f"({first_line(error)}) padding='replicate' keeps their size"
+            ) from error
