@@ -1,30 +1,15 @@
 import pytest
 import timm
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
+from models.survival import count, images, made, survives
 from retinoscope import dissect
 from retinoscope.models import convolutional_vit
-from retinoscope.models.order_one import draw_at_order_one
 
 KERNELS = {"conv3": 3, "conv5": 5, "convglobal": None}
 MICRO = [f"micro_vit_{kernel}" for kernel in KERNELS]
 TINY = [f"vit_tiny_patch4_{kernel}_cifar" for kernel in KERNELS]
-
-
-def count(model):
-    return sum(p.numel() for p in model.parameters())
-
-
-def made(name, **options):
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        return draw_at_order_one(timm.create_model(name, **options)).eval()
-
-
-def images(height=32, width=32, channels=3):
-    generator = torch.Generator().manual_seed(0)
-    return torch.randn(2, channels, height, width, generator=generator)
 
 
 def test_these_are_all():
@@ -67,23 +52,8 @@ def test_anatomy_is_that_of_vit(name, options, sketch):
 @pytest.mark.parametrize("name", [*MICRO, *TINY])
 def test_forward_backward_export_bfloat16_and_file(name, tmp_path):
     small = {} if name in MICRO else {"depth": 2}  # twelve blocks show nothing that two do not
-    model, x = made(name, **small), images()
-    logits = model(x)
+    logits = survives(made(name, **small), timm.create_model(name, **small), images(), tmp_path)
     assert logits.shape == (2, 10 if name in MICRO else 100)
-    logits.square().mean().backward()
-    for parameter_name, parameter in model.named_parameters():
-        assert parameter.grad is not None, parameter_name
-        assert parameter.grad.isfinite().all(), parameter_name
-        assert parameter.grad.abs().max() > 0, parameter_name
-    exported = torch.export.export(model, (x,)).module()
-    torch.testing.assert_close(exported(x), logits, rtol=1e-4, atol=1e-4)
-    save_file(model.state_dict(), tmp_path / "model.safetensors")
-    again = timm.create_model(name, **small).eval()
-    again.load_state_dict(load_file(tmp_path / "model.safetensors"))
-    assert torch.equal(again(x), logits)
-    rough = model.bfloat16()(x.bfloat16())
-    assert rough.dtype == torch.bfloat16
-    assert (rough - logits).std() < 0.2 * logits.std()
 
 
 @pytest.mark.parametrize(("name", "reach"), [(MICRO[0], 2), (MICRO[1], 4), (MICRO[2], 7)])

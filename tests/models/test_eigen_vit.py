@@ -1,34 +1,20 @@
 import pytest
 import timm
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from timm.layers import Attention
 from timm.models.vision_transformer import VisionTransformer
 
+from models.survival import count, images, made, survives
 from retinoscope import dissect
 from retinoscope.layers.eigen_attention import EigenAttention
 from retinoscope.models import eigen_vit
-from retinoscope.models.order_one import draw_at_order_one
 
 MICRO = ["micro_vit_plus", "micro_vit_minus"]
 TINY = [
     f"vit_{sign}_{form}tiny_patch2_cifar" for sign in ("plus", "minus") for form in ("", "authors_")
 ]
 BASE = ["vit_plus_base_patch16_224", "vit_minus_base_patch16_224"]
-
-
-def count(model):
-    return sum(p.numel() for p in model.parameters())
-
-
-def made(name, **options):
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        return draw_at_order_one(timm.create_model(name, **options)).eval()
-
-
-def images(size=32):
-    return torch.randn(2, 3, size, size, generator=torch.Generator().manual_seed(0))
 
 
 def test_these_are_all():
@@ -90,23 +76,8 @@ def test_anatomy_is_that_of_vit(name, sketch):
 @pytest.mark.parametrize("name", [*MICRO, *TINY])
 def test_forward_backward_export_bfloat16_and_file(name, tmp_path):
     small = {} if name in MICRO else {"depth": 2}  # twelve blocks show nothing that two do not
-    model, x = made(name, **small), images()
-    logits = model(x)
+    logits = survives(made(name, **small), timm.create_model(name, **small), images(), tmp_path)
     assert logits.shape == (2, 10 if name in MICRO else 100)
-    logits.square().mean().backward()
-    for parameter_name, parameter in model.named_parameters():
-        assert parameter.grad is not None, parameter_name
-        assert parameter.grad.isfinite().all(), parameter_name
-        assert parameter.grad.abs().max() > 0, parameter_name
-    exported = torch.export.export(model, (x,)).module()
-    torch.testing.assert_close(exported(x), logits, rtol=1e-4, atol=1e-4)
-    save_file(model.state_dict(), tmp_path / "model.safetensors")
-    again = timm.create_model(name, **small).eval()
-    again.load_state_dict(load_file(tmp_path / "model.safetensors"))
-    assert torch.equal(again(x), logits)
-    rough = model.bfloat16()(x.bfloat16())
-    assert rough.dtype == torch.bfloat16
-    assert (rough - logits).std() < 0.2 * logits.std()
 
 
 @pytest.mark.parametrize("name", MICRO)

@@ -7,6 +7,7 @@ from torch import nn
 from torch.nn.functional import dropout, relu
 from torch.utils.flop_counter import FlopCounterMode
 
+from models.survival import count, images, on_meta, seeded
 from retinoscope import dissect
 from retinoscope.anatomy.replay import replay
 from retinoscope.layers.smoothing import Smooth
@@ -38,35 +39,15 @@ MILLIONS = {
 }  # fmt: skip
 
 
-def images(size=32, channels=3, dtype=torch.float32):
-    generator = torch.Generator().manual_seed(4)
-    return torch.rand(2, channels, size, size, generator=generator).to(dtype)
-
-
-def seeded(run, *args):
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
-        torch.manual_seed(5)
-        return run(*args)
-
-
-def on_meta(name, **options):
-    with torch.device("meta"):
-        return timm.create_model(name, **options).eval()
-
-
-def parameters(model):
-    return sum(p.numel() for p in model.parameters())
-
-
 @pytest.mark.parametrize("name", MILLIONS)
 def test_sizes_of_the_papers(name):
-    assert round(parameters(on_meta(name)) / 1e6, 1) == pytest.approx(MILLIONS[name], abs=1e-6)
+    assert round(count(on_meta(name)) / 1e6, 1) == pytest.approx(MILLIONS[name], abs=1e-6)
 
 
 @pytest.mark.parametrize("name", MICRO)
 def test_micro_models_are_small_and_cheap(name):
     model = on_meta(name)
-    assert 0.10e6 <= parameters(model) <= 0.17e6
+    assert 0.10e6 <= count(model) <= 0.17e6
     with FlopCounterMode(display=False) as counter:
         model(torch.zeros(1, 3, 32, 32, device="meta"))
     assert 2e6 < counter.get_total_flops() / 2 <= 10e6
@@ -111,8 +92,8 @@ def test_features_and_configuration(name):
 def test_any_size(name, size):
     model = timm.create_model(name, in_chans=1).eval()
     with torch.no_grad():
-        assert model(images(size, 1)).shape == (2, 10)
-        _, maps = model.forward_intermediates(images(size, 1))
+        assert model(images(size, channels=1)).shape == (2, 10)
+        _, maps = model.forward_intermediates(images(size, channels=1))
     assert [m.shape[-1] for m in maps] == [size, *(-(-size // n) for n in (1, 2, 4, 8))]
 
 

@@ -8,6 +8,7 @@ from torch import nn
 from torch.nn.functional import dropout, max_pool2d, relu
 from torch.utils.flop_counter import FlopCounterMode
 
+from models.survival import images, on_meta, seeded
 from retinoscope import dissect
 from retinoscope.layers.smoothing import Smooth
 from retinoscope.models.vgg_cifar import Halving
@@ -29,22 +30,6 @@ VARIANTS = {
     "plain": {}, "smooth": {"smoothing": (1, 1, 1, 1)}, "mcdo": {"mc_dropout": 0.3},
     "both": {"smoothing": (1, 0, 1, 1), "mc_dropout": 0.3}, "mlp": {"head": "mlp"},
 }  # fmt: skip
-
-
-def images(size=32, channels=3, dtype=torch.float32):
-    generator = torch.Generator().manual_seed(4)
-    return torch.rand(2, channels, size, size, generator=generator).to(dtype)
-
-
-def seeded(run, *args):
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
-        torch.manual_seed(5)
-        return run(*args)
-
-
-def on_meta(name, **options):
-    with torch.device("meta"):
-        return timm.create_model(name, **options).eval()
 
 
 def small(order_one, variant):
