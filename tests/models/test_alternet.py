@@ -110,7 +110,7 @@ def test_speaks_timm():
     assert timm.create_model("micro_alternet", num_classes=0, in_chans=1)(x[:, :1]).shape == (2, 32)
     maps_only = timm.create_model("micro_alternet", num_classes=0, global_pool="")
     assert maps_only(x).shape == (2, 32, 4, 4)
-    with pytest.raises(ValueError, match="output_fmt is NCHW; got 'NLC'"):
+    with pytest.raises(ValueError, match="output_fmt='NCHW'; got 'NLC'"):
         model.forward_intermediates(x, output_fmt="NLC")
 
 

@@ -123,7 +123,7 @@ def test_intermediates():
     state = {k: v for k, v in model.state_dict().items() if not k.startswith(("head", "blocks.4"))}
     first.model.load_state_dict(state)  # strictly: what features do not need is gone
     torch.testing.assert_close(first(x), [found[0], found[3]])
-    with pytest.raises(ValueError, match="no other output_fmt, got 'NLC'"):
+    with pytest.raises(ValueError, match="output_fmt='NCHW'; got 'NLC'"):
         model.forward_intermediates(x, output_fmt="NLC")
 
 

@@ -241,5 +241,5 @@ def test_mistakes_say_what_to_do():
         timm.create_model("micro_vgg", smoothing=(1, 1, 1, 1, 1))
     with pytest.raises(ValueError, match=r"no head 'none'"):
         timm.create_model("micro_vgg", head="none")
-    with pytest.raises(ValueError, match=r"Maps come as NCHW; 'NLC' was asked for"):
+    with pytest.raises(ValueError, match="output_fmt='NCHW'; got 'NLC'"):
         timm.create_model("micro_vgg").forward_intermediates(images(), output_fmt="NLC")

@@ -20,6 +20,7 @@ from torch.nn import functional as F
 
 from retinoscope.layers.neighbourhood_attention import NeighbourhoodAttention, Outside
 from retinoscope.models.configuration import cifar_cfg
+from retinoscope.models.intermediates import check_maps
 
 
 class Block(nn.Module):
@@ -158,10 +159,7 @@ class ConvolutionalVit(nn.Module):
             output_fmt: NCHW, the only one.
             intermediates_only: Whether to leave out the last maps.
         """
-        if output_fmt != "NCHW":
-            raise ValueError(
-                f"The maps are NCHW; there is no other output_fmt, got {output_fmt!r}."
-            )
+        check_maps(output_fmt)
         taken, last = feature_take_indices(len(self.blocks), cast(Any, indices))
         x, found = self._embed(x), []
         for index, block in enumerate(self.blocks[: last + 1] if stop_early else self.blocks):

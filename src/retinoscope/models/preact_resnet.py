@@ -25,6 +25,7 @@ from retinoscope.layers.local_attention import Tables
 from retinoscope.layers.preact_block import Convolutions, PreActBlock, conv
 from retinoscope.layers.smoothing import Smooth
 from retinoscope.models.configuration import cifar_cfg
+from retinoscope.models.intermediates import check_maps
 
 Stem = Literal["imagenet", "cifar"]
 
@@ -142,8 +143,7 @@ class PreActResNet(nn.Module):
             output_fmt: Only NCHW.
             intermediates_only: Whether to leave out the last maps.
         """
-        if output_fmt != "NCHW":
-            raise ValueError(f"These are maps: output_fmt is NCHW; got {output_fmt!r}.")
+        check_maps(output_fmt)
         wanted, last = feature_take_indices(1 + len(self.stages), indices)
         states = [self.conv1(x)]
         x = self.maxpool(states[0])

@@ -23,6 +23,7 @@ from retinoscope.layers.dropout import MonteCarloDropout
 from retinoscope.layers.heads import HeadKind, make_head
 from retinoscope.layers.smoothing import Padding, ProbKind, Smooth, check_smoothing
 from retinoscope.models.configuration import cifar_cfg
+from retinoscope.models.intermediates import check_maps
 
 
 class Halving(nn.MaxPool2d):
@@ -170,8 +171,7 @@ class CifarVGG(nn.Module):
             output_fmt: Only ``NCHW``.
             intermediates_only: Leave out the last maps.
         """
-        if output_fmt != "NCHW":
-            raise ValueError(f"Maps come as NCHW; {output_fmt!r} was asked for.")
+        check_maps(output_fmt)
         indices, last = feature_take_indices(len(self.feature_info), indices)
         places = [self._place(index) for index in indices]
         found = []
