@@ -80,8 +80,8 @@ def test_keyword_arguments_tuples_and_contexts():
             return states * scale, "more"
 
     module = Own().eval()
-    graft(module, Plus(1.0), "before")
-    graft(module, Plus(2.0), "after")
+    graft(module, Plus(1.0), "before", takes="states")
+    graft(module, Plus(2.0), "after", gives=0)
     graft(module, Counting(), "around")
     Counting.count = 0
     found, more = module(states=torch.tensor(3.0), scale=2.0)
@@ -116,8 +116,10 @@ def test_answers_that_are_named_or_left_alone():
             return {"states": x}
 
     module = Own()
-    graft(module, Plus(2.0), "after")
+    graft(module, Plus(2.0), "after", gives=0)
     assert module(torch.tensor(1.0)) == Answer(torch.tensor(3.0), "more")
     named = Named()
     graft(named, Plus(2.0), "before")
     assert named(torch.tensor(1.0)) == {"states": torch.tensor(3.0)}
+    graft(named, Plus(1.0), "after", gives="states")
+    assert named(torch.tensor(1.0)) == {"states": torch.tensor(4.0)}

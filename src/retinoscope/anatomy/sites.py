@@ -137,6 +137,10 @@ class Sites:
         taken = {n for node in inside for n in self.flow.inputs(node) if n not in inside}
         return taken.pop() if len(taken) == 1 else None
 
+    def shape_given(self, path: str) -> tuple[int, ...]:
+        """The shape of the tensor that a module gives, for two images."""
+        return self.flow.shape(self._inside[path][-1], 2)
+
     def giving(self, unit: Unit) -> tuple[Place, ...]:
         """Where the state after a unit can be caught; empty where it is in no module's hands."""
         return self.places(self.piece(unit).exit)

@@ -69,7 +69,7 @@ def advise(
     if found.trained is False:
         console.print("The weights are untrained: measure a trained model to rely on this.")
     if found.written is None:
-        console.print("The rule has no place for attention in this model.")
+        console.print("The rule proposes nothing: the table says why, stage by stage.")
         return
     options = [
         *(["--untrained"] if untrained else []), *(["--weights", str(weights)] if weights else []),

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from retinoscope.core.errors import did_you_mean
+from retinoscope.core.errors import RetinoscopeError, did_you_mean
 
 
-class WrongSetting(ValueError):
+class WrongSetting(RetinoscopeError, ValueError):
     """A setting does not exist, is missing, or has a value of another type."""
 
 
@@ -39,14 +40,17 @@ def make(kind: type[Any], given: Mapping[str, Any], called: str) -> Any:
     values = {name: fitted(kind, name, value, called) for name, value in given.items()}
     try:
         return kind(**values)
+    except WrongSetting:
+        raise
     except ValueError as error:
         raise WrongSetting(f"{called}: {error}") from None
 
 
 def check(instance: Any, called: str) -> None:
-    """Refuse an instance whose fields are not of their types: what a ``__post_init__`` can ask."""
+    """Make the fields of a frozen instance what their types want: for its ``__post_init__``."""
     for field in fields(instance):
-        fitted(type(instance), field.name, getattr(instance, field.name), called)
+        value = fitted(type(instance), field.name, getattr(instance, field.name), called)
+        object.__setattr__(instance, field.name, value)
 
 
 def described(kind: type[Any]) -> list[tuple[str, str, str]]:
@@ -82,7 +86,9 @@ def fitted(kind: type[Any], name: str, value: Any, called: str) -> Any:
         return None
     if (words := choices(kind, name)) and value not in words:
         raise WrongSetting(f"{called}: {name} is one of {', '.join(words)}; got {value!r}.")
-    if wanted is float and isinstance(value, int) and not isinstance(value, bool):
+    if wanted is float and isinstance(value, int | float) and not isinstance(value, bool):
+        if not math.isfinite(value):
+            raise WrongSetting(f"{called}: {name} is a finite number; got {value!r}.")
         return float(value)
     if get_origin(wanted) is tuple:
         items = tuple(value) if isinstance(value, list | tuple) else (value,)

@@ -61,12 +61,13 @@ def build_model(
         seed: Of random weights, those that surgeries draw included.
         allow_pickle: Read ``.pth`` files that run code.
     """
-    chosen = [parse_surgery(s) if isinstance(s, str) else s for s in surgeries]
+    given = [surgeries] if isinstance(surgeries, str) else surgeries
+    chosen = [parse_surgery(s) if isinstance(s, str) else s for s in given]
     loaded = load_model(
         name, pretrained=pretrained, weights=weights, seed=seed, allow_pickle=allow_pickle
     )
     made = loaded.construction
-    size = size or loaded.image[1:]
+    size = loaded.image[1:] if size is None else (size[0], size[1])
     if made and size != made.size:
         raise WrongInput(
             f"{name} was built for images of {made.size[0]}×{made.size[1]}, so it cannot be built "

@@ -14,6 +14,7 @@ from typing import Any, cast
 from retinoscope.core.anatomy import Anatomy
 from retinoscope.core.errors import NotApplicable, WrongInput
 from retinoscope.core.result import Result
+from retinoscope.core.unit import Kind
 from retinoscope.probes.variance import Variance, VarianceResult
 from retinoscope.run.run import measure
 from retinoscope.run.subject import load_subject
@@ -108,6 +109,7 @@ class _View:
     first: float
     last: float
     peak: str
+    convolutions: bool
     peaks: bool
     """Whether the variance rises through the stage."""
 
@@ -119,7 +121,9 @@ def _look(anatomy: Anatomy, variance: VarianceResult, stage: int) -> _View:
         raise NotApplicable(f"no unit of stage {stage} could be measured")
     first, last = level[names[0]], level[names[-1]]
     rises = last > first if len(names) > 1 else True
-    return _View(stage, len(names), first, last, max(names, key=level.__getitem__), rises)
+    convolutions = bool(anatomy.where(kind=Kind.CONV, stage=stage).units)
+    peak = max(names, key=level.__getitem__)
+    return _View(stage, len(names), first, last, peak, convolutions, rises)
 
 
 def _place(room: Mapping[int, int], msas: int) -> dict[int, int]:
@@ -135,6 +139,8 @@ def _place(room: Mapping[int, int], msas: int) -> dict[int, int]:
 
 
 def _reason(view: _View, considered: bool, room: int, msas: int) -> str:
+    if not view.convolutions:
+        return "it has no convolutional unit to replace"
     if not view.peaks:
         return "its variance does not rise to its end: no peak for attention to lower"
     if not considered:

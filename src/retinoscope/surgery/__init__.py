@@ -11,7 +11,7 @@ from retinoscope.core.settings import WrongSetting, make
 from retinoscope.core.specification import Specification
 from retinoscope.core.surgery import Surgery
 
-_TOOLS = ("graft", "operate", "table")
+_TOOLS = ("calls", "graft", "operate", "table")
 
 
 def list_surgeries() -> list[str]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from retinoscope.core.anatomy import Anatomy
-from retinoscope.core.settings import check
+from retinoscope.core.settings import WrongSetting, check
 from retinoscope.core.unit import Kind, Unit
 
 if TYPE_CHECKING:
@@ -98,13 +98,18 @@ class BuildUp:
     def __post_init__(self) -> None:
         check(self, "build_up")
         if not any(self.msa_per_stage) or min(self.msa_per_stage) < 0:
-            raise ValueError(
-                f"msa_per_stage has a number from 0 on for each stage, and one that is not 0; "
-                f"got {self.msa_per_stage}."
+            raise WrongSetting(
+                "build_up: msa_per_stage has a number from 0 on for each stage, and one that is "
+                f"not 0; got {self.msa_per_stage}."
             )
+        for name in ("head_width", "window", "reduction"):
+            if (value := getattr(self, name)) is not None and value < 1:
+                raise WrongSetting(f"build_up: {name} is 1 or more; got {value}.")
+        if self.heads and min(self.heads) < 1:
+            raise WrongSetting(f"build_up: each stage has 1 head or more; got {self.heads}.")
         if self.heads and len(self.heads) != len(self.msa_per_stage):
-            raise ValueError(
-                f"heads has a number for each of {len(self.msa_per_stage)} stages; "
+            raise WrongSetting(
+                f"build_up: heads has a number for each of {len(self.msa_per_stage)} stages; "
                 f"got {self.heads}."
             )
 
@@ -128,11 +133,11 @@ class BuildUp:
             )
         planned: list[Slot] = []
         for stage, asked in zip(stages, self.msa_per_stage, strict=True):
-            found = slots(table.whole, stage)
+            found = self._slots(table, stage)
             if asked > len(found) and self.grow:
-                found = slots(table.whole, stage, grow=True)
+                found = self._slots(table, stage, grow=True)
             if asked > len(found):
-                longer = len(slots(table.whole, stage, grow=True))
+                longer = len(self._slots(table, stage, grow=True))
                 hint = "" if longer < asked or self.grow else ", or set grow=True"
                 raise table.refusal(
                     f"stage {stage} has room for {len(found)} of the {asked} attention units asked "
@@ -142,37 +147,44 @@ class BuildUp:
             planned += [slot for slot in found[:asked] if self._reached(table, slot)]
         return planned
 
+    def _slots(self, table: Table, stage: int, grow: bool = False) -> list[Slot]:
+        """Those in units that may be operated on."""
+        found = slots(table.whole, stage, grow)
+        return [slot for slot in found if slot.unit.name in table.names]
+
     def _reached(self, table: Table, slot: Slot) -> bool:
         if slot.behind and not table.sites.giving(slot.unit):
             raise table.refusal("no module gives or takes the state behind it", slot.unit)
         if not slot.behind and not table.sites.whole(slot.unit):
             raise table.refusal(
                 "its work is not done by a module, or by several one behind the other, so there is "
-                "nothing to put attention in the place of",
+                "nothing to put attention in the place of"
+                + ". Another surgery has put parts there: do build_up before it"
+                * table.operated,
                 slot.unit,
             )
         return True
 
     def _put(self, table: Table, slot: Slot) -> None:
         if slot.behind:
-            block = self._block(slot.unit, _stochastic_depth(table, slot.unit))
+            block = self._block(table, slot.unit)
             table.catch(table.sites.giving(slot.unit), block)
             return
         from torch import nn
 
         first, *rest = table.sites.whole(slot.unit)
-        table.replace(first, self._block(slot.unit, _stochastic_depth(table, slot.unit)))
+        table.replace(first, self._block(table, slot.unit))
         for path in rest:
             table.replace(path, nn.Identity())
 
-    def _block(self, unit: Unit, drop_path: float) -> nn.Module:
+    def _block(self, table: Table, unit: Unit) -> nn.Module:
         """An attention unit with the same input and output as ``unit``."""
         import torch
 
         from retinoscope.layers.attention_block import AttentionBlock, ChannelsLast
 
         assert unit.grid is not None  # a slot has maps
-        side = min(unit.grid.resolution)
+        drop_path, side = _stochastic_depth(table, unit), min(unit.grid.resolution)
         fitting = [p for p in (7, 4) if all(size % p == 0 for size in unit.grid.resolution)]
         window = self.window or min(fitting[0] if fitting else 7, side)
 
@@ -194,9 +206,8 @@ class BuildUp:
                 }
             reduction = min(cost, key=lambda r: abs(cost[r] - unit.parameters))
         if unit.channels % reduction:
-            raise ValueError(
-                f"reduction {reduction} does not divide the {unit.channels} channels of "
-                f"{unit.name!r}."
+            raise table.refusal(
+                f"reduction {reduction} does not divide its {unit.channels} channels", unit
             )
         block = make(reduction)
         return ChannelsLast(block) if unit.grid.layout == "NHWC" else block

@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from contextlib import nullcontext
-from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from retinoscope.core.anatomy import Anatomy
-from retinoscope.core.settings import check
+from retinoscope.core.settings import WrongSetting, check
 from retinoscope.core.unit import Kind, Unit
 
 if TYPE_CHECKING:
@@ -40,8 +39,8 @@ class Localise:
     def __post_init__(self) -> None:
         check(self, "localise")
         if self.kernel < 1 or self.kernel % 2 == 0:
-            raise ValueError(
-                "kernel is an odd number from 1, for a window is centred on its query; "
+            raise WrongSetting(
+                "localise: kernel is an odd number from 1, for a window is centred on its query; "
                 f"got {self.kernel}."
             )
 
@@ -86,8 +85,9 @@ class Localise:
         from retinoscope.anatomy.attentions import holder, measured, weights
         from retinoscope.anatomy.dissect import take_apart
         from retinoscope.layers.attention_mask import along
+        from retinoscope.surgery.calls import shaken
 
-        patient = _shaken(table.patient)
+        patient = shaken(table.patient)
         found = take_apart(patient, table.anatomy.image[1:], name=table.anatomy.model)
         images = _images(found)
         if images.is_meta:
@@ -231,20 +231,6 @@ def _images(found: Dissection) -> Tensor:
     shape = (source.batch or 2, *found.anatomy.image)
     drawn = torch.randn(shape, generator=torch.Generator().manual_seed(0))
     return drawn.to(like.device, like.dtype)
-
-
-def _shaken(patient: nn.Module) -> nn.Module:
-    """A copy with noise on all weights: what a bias that happens to be zero would hide, shows."""
-    import torch
-
-    copied = deepcopy(patient).eval()
-    generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for parameter in copied.parameters():
-            if parameter.is_floating_point():
-                noise = torch.randn(parameter.shape, generator=generator).to(parameter)
-                parameter.add_(noise, alpha=0.02)
-    return copied
 
 
 def _runs(patient: nn.Module, modules: Iterable[str], images: Tensor) -> dict[str, set[int]]:

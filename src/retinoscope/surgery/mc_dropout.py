@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from retinoscope.core.anatomy import Anatomy
-from retinoscope.core.settings import check
+from retinoscope.core.settings import WrongSetting, check
 from retinoscope.core.unit import Kind
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class McDropout:
     def __post_init__(self) -> None:
         check(self, "mc_dropout")
         if not 0 <= self.p < 1:
-            raise ValueError(f"p is a share from 0 to below 1; got {self.p}.")
+            raise WrongSetting(f"mc_dropout: p is a share from 0 to below 1; got {self.p}.")
 
     def operate(self, model: nn.Module, anatomy: Anatomy) -> nn.Module:
         """A copy of ``model`` with dropout; ``model`` itself is left untouched."""

@@ -2,26 +2,45 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from copy import deepcopy
+
 from torch import nn
 
 from retinoscope.anatomy.dissect import dissect
 from retinoscope.anatomy.example import Example
+from retinoscope.core.errors import WrongInput
 from retinoscope.core.surgery import Surgery
 from retinoscope.surgery import parse_surgery
 
 
 def operate(
-    model: nn.Module, *surgeries: Surgery | str, example: Example = 224, name: str | None = None
+    model: nn.Module,
+    *surgeries: Surgery | str,
+    example: Example | None = None,
+    name: str | None = None,
 ) -> nn.Module:
     """A copy of ``model`` on which the surgeries were done in turn; ``model`` is left untouched.
 
     Args:
         model: Any module that turns a batch of images into logits.
         surgeries: Surgeries, or how they are written: ``"mc_dropout:p=0.1"``.
-        example: A batch (N, C, H, W), or an image size: a number, or (height, width).
+        example: A batch (N, C, H, W), or an image size: a number, or (height, width); that of the
+            model's configuration in timm if not given, else 224.
         name: What to call the model in errors; the name of its class if not given.
     """
-    for surgery in surgeries:
-        chosen = parse_surgery(surgery) if isinstance(surgery, str) else surgery
-        model = chosen.operate(model, dissect(model, example, name=name))
-    return model
+    chosen = [parse_surgery(s) if isinstance(s, str) else s for s in surgeries]
+    for surgery in chosen:
+        if isinstance(surgery, type) or not hasattr(surgery, "operate"):
+            raise WrongInput(
+                f"{surgery!r} is no surgery. Give one with its settings, such as McDropout(p=0.1), "
+                "or how it is written: 'mc_dropout:p=0.1'"
+            )
+    if example is None:
+        configuration = getattr(model, "pretrained_cfg", None)
+        own = configuration.get("input_size") if isinstance(configuration, Mapping) else None
+        example = (own[1], own[2]) if own else 224
+    patient = model if chosen else deepcopy(model)
+    for surgery in chosen:
+        patient = surgery.operate(patient, dissect(patient, example, name=name))
+    return patient

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from retinoscope.core.anatomy import Anatomy
-from retinoscope.core.settings import check
+from retinoscope.core.settings import WrongSetting, check
 from retinoscope.core.unit import Kind, Unit
 
 if TYPE_CHECKING:
@@ -52,9 +52,9 @@ class SpatialSmoothing:
     def __post_init__(self) -> None:
         check(self, "spatial_smoothing")
         if self.kernel < 1:
-            raise ValueError(f"kernel is 1 or more; got {self.kernel}.")
+            raise WrongSetting(f"spatial_smoothing: kernel is 1 or more; got {self.kernel}.")
         if self.tau is not None and not self.tau > 0:
-            raise ValueError(f"tau is positive; got {self.tau}.")
+            raise WrongSetting(f"spatial_smoothing: tau is positive; got {self.tau}.")
 
     def operate(self, model: nn.Module, anatomy: Anatomy) -> nn.Module:
         """A copy of ``model`` that smooths; ``model`` itself is left untouched."""

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from copy import deepcopy
+from functools import cached_property
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from retinoscope.anatomy.dissect import take_apart
 from retinoscope.anatomy.replay import Replay
@@ -19,6 +19,7 @@ from retinoscope.anatomy.sites import LearnedMap, Place, Sites
 from retinoscope.core.anatomy import Anatomy
 from retinoscope.core.errors import SurgeryRefused
 from retinoscope.core.unit import Kind, Unit
+from retinoscope.surgery.calls import Call, copied, observe
 from retinoscope.surgery.graft import Side, graft, grafted_paths
 
 
@@ -26,9 +27,9 @@ class Table:
     """A copy of ``model`` that can be operated on; ``patient`` is the outcome."""
 
     def __init__(self, model: nn.Module, anatomy: Anatomy, operation: str) -> None:
-        self.operation = operation
+        self.model, self.operation = model, operation
         self.anatomy = anatomy
-        self.patient = _copied(model)
+        self.patient = copied(model)
         found = take_apart(self.patient, anatomy.image[1:], name=anatomy.model)
         self.whole = found.anatomy
         """The anatomy of all of the model, where ``anatomy`` may be a part."""
@@ -40,6 +41,11 @@ class Table:
                 f"the model has no unit {sorted(foreign)[0]!r}. Take it apart with: "
                 "retinoscope.dissect(model, size)"
             )
+
+    @property
+    def operated(self) -> bool:
+        """Whether an earlier surgery has put parts onto modules."""
+        return bool(grafted_paths(self.model))
 
     def units(self, kinds: Iterable[Kind]) -> list[Unit]:
         """The units of these kinds that may be operated on; inner ones stand for their outer one.
@@ -71,7 +77,41 @@ class Table:
 
     def graft(self, path: str, part: nn.Module, side: Side) -> None:
         """Put ``part`` before, behind or around a module of the patient."""
-        graft(self.module(path), self.like(path, part), side)
+        takes, gives = 0, None
+        if side == "before":
+            takes = self._taken(path)
+        elif side == "after":
+            gives = self._given(path)
+        graft(self.module(path), self.like(path, part), side, takes, gives)
+
+    @cached_property
+    def calls(self) -> dict[str, Call]:
+        """How the patient's modules are called, before anything is done to them."""
+        return observe(self.model, self.anatomy.image[1:])
+
+    def _taken(self, path: str) -> int | str:
+        """In which argument a module takes what depends on the image."""
+        call = self.calls.get(path)
+        found = [] if call is None else list(call.takes)
+        if len(found) != 1 or found[0].key is None:
+            raise self.refusal(
+                f"{path!r} takes {len(found)} tensors that depend on the image, and which of them "
+                "is meant cannot be told"
+            )
+        return found[0].key
+
+    def _given(self, path: str) -> int | str | None:
+        """Where in a module's answer the tensor lies that the graph speaks of."""
+        call = self.calls.get(path)
+        found = [] if call is None else list(call.gives)
+        if len(found) > 1:
+            shape = self.sites.shape_given(path)
+            found = [seen for seen in found if seen.shape[1:] == shape[1:]]
+        if len(found) != 1:
+            raise self.refusal(
+                f"{path!r} gives several tensors, and which of them is meant cannot be told"
+            )
+        return found[0].key
 
     def catch(self, places: Sequence[Place], part: nn.Module) -> None:
         """Do ``part`` to the state that can be caught at ``places``."""
@@ -79,8 +119,14 @@ class Table:
             self.graft(place.module, part, place.side)
 
     def replace(self, path: str, part: nn.Module) -> None:
-        """Put ``part`` in the place of a module."""
-        old = self.module(path)
+        """Put ``part``, which takes a tensor and gives one, in the place of a module."""
+        old, call = self.module(path), self.calls.get(path)
+        if call is None or [seen.key for seen in call.takes] != [0] or call.arguments != 1:
+            raise self.refusal(
+                f"{path!r} is not called with one tensor alone, as its substitute is"
+            )
+        if [seen.key for seen in call.gives] != [None]:
+            raise self.refusal(f"{path!r} does not give one tensor alone, as a substitute does")
         self.patient.set_submodule(path, self.like(path, part).train(old.training))
 
     def like(self, path: str, part: nn.Module) -> nn.Module:
@@ -118,14 +164,6 @@ class Table:
         state.movedim(storage.positions[0], 0)[part] = torch.nan
         with torch.no_grad():
             return bool(Replay(self.sites.dissection).resume(self.last, state).isnan().any())
-
-
-def _copied(model: nn.Module) -> nn.Module:
-    """A copy; tensors that a model has computed and kept would not let themselves be copied."""
-    held = [value for module in model.modules() for value in vars(module).values()]
-    held += [inner for value in held if isinstance(value, dict) for inner in value.values()]
-    computed = [value for value in held if isinstance(value, Tensor) and not value.is_leaf]
-    return deepcopy(model, {id(value): value.detach().clone() for value in computed})
 
 
 def _aliased(model: nn.Module) -> list[str]:
