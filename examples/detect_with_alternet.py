@@ -12,8 +12,6 @@ It prints the four losses of the first and of the last step, and what is then de
 that were not trained on.
 """
 
-# ruff: noqa: T201 — an example prints what it shows
-
 from __future__ import annotations
 
 import argparse

@@ -12,8 +12,6 @@ It prints the loss and the intersection over union on images that were not train
 after: from 0.15 to 0.86, in half a minute on one core.
 """
 
-# ruff: noqa: T201 — an example prints what it shows
-
 from __future__ import annotations
 
 import argparse

@@ -130,11 +130,13 @@ def _place(room: Mapping[int, int], msas: int) -> dict[int, int]:
     """All that fit in the last stage, then one at the end of each before it, then what is left."""
     placed = dict.fromkeys(room, 0)
     backwards = sorted(room, reverse=True)
-    for most in ("all in the last", 1, "all"):
-        for stage in backwards[:1] if most == "all in the last" else backwards:
-            wanted = room[stage] if isinstance(most, str) else min(most, room[stage])
-            added = min(max(0, wanted - placed[stage]), msas - sum(placed.values()))
-            placed[stage] += added
+    in_turn = [
+        *((stage, room[stage]) for stage in backwards[:1]),
+        *((stage, min(1, room[stage])) for stage in backwards),
+        *((stage, room[stage]) for stage in backwards),
+    ]
+    for stage, wanted in in_turn:
+        placed[stage] += min(max(0, wanted - placed[stage]), msas - sum(placed.values()))
     return placed
 
 
