@@ -52,3 +52,18 @@ def survives(model, again, x, tmp_path):
     assert rough.dtype == torch.bfloat16
     assert (rough - logits).std() < 0.2 * logits.std()
     return logits
+
+
+def survives_drawing(model, other, x, tmp_path):
+    """The same for networks that may draw in eval mode, and whose norms learn from the batch."""
+    logits = seeded(model, x)
+    save_file(model.state_dict(), tmp_path / "w.safetensors")
+    other.eval().load_state_dict(load_file(tmp_path / "w.safetensors"))
+    assert torch.equal(seeded(other, x), logits)
+    exported = torch.export.export(model, (x,)).module()
+    torch.testing.assert_close(seeded(exported, x), logits)
+    model.train()(x).square().sum().backward()
+    assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in model.parameters())
+    half = other.bfloat16()(x.bfloat16())
+    assert half.dtype == torch.bfloat16
+    assert half.isfinite().all()

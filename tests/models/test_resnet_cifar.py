@@ -1,13 +1,12 @@
 import pytest
 import timm
 import torch
-from safetensors.torch import load_file, save_file
 from timm.models.resnet import BasicBlock, ResNet
 from torch import nn
 from torch.nn.functional import dropout, relu
 from torch.utils.flop_counter import FlopCounterMode
 
-from models.survival import count, images, on_meta, seeded
+from models.survival import count, images, on_meta, seeded, survives_drawing
 from retinoscope import dissect
 from retinoscope.anatomy.replay import replay
 from retinoscope.layers.smoothing import Smooth
@@ -137,19 +136,7 @@ def test_the_head_is_reset(name, order_one):
 
 @pytest.mark.parametrize("name", MICRO)
 def test_trains_exports_saves_and_runs_in_half_precision(name, order_one, tmp_path):
-    model, x = order_one(name), images()
-    logits = seeded(model, x)
-    save_file(model.state_dict(), tmp_path / "w.safetensors")
-    other = timm.create_model(name).eval()
-    other.load_state_dict(load_file(tmp_path / "w.safetensors"))
-    assert torch.equal(seeded(other, x), logits)
-    exported = torch.export.export(model, (x,)).module()
-    torch.testing.assert_close(seeded(exported, x), logits)
-    model.train()(x).square().sum().backward()
-    assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in model.parameters())
-    half = other.bfloat16()(x.bfloat16())
-    assert half.dtype == torch.bfloat16
-    assert half.isfinite().all()
+    survives_drawing(order_one(name), timm.create_model(name), images(), tmp_path)
 
 
 def test_is_timms_resnet_with_another_stem(order_one):

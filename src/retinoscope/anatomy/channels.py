@@ -9,20 +9,14 @@ from torch import Tensor, fx
 
 from retinoscope.anatomy.attentions import Attention
 from retinoscope.anatomy.dissect import Dissection
-from retinoscope.anatomy.facts import Fact
 from retinoscope.anatomy.flow import Flow, concrete, is_size, operation
 
 _CASTS = {"to", "_to_copy", "float", "type_as"}
 
 
-def moves(dissection: Dissection, node: fx.Node) -> bool:
-    """Whether an operation only moves the entries of one tensor about."""
-    return dissection.facts[node] == {Fact.LAYOUT} and len(dissection.flow.inputs(node)) == 1
-
-
 def origin(dissection: Dissection, node: fx.Node) -> fx.Node:
     """What made the entries of a tensor, before they were moved about."""
-    while moves(dissection, node):
+    while dissection.moves(node):
         (node,) = dissection.flow.inputs(node)
     return node
 
@@ -73,7 +67,7 @@ class Channels:
         while waiting:
             node = waiting.pop()
             for user in self.flow.users(node):
-                if moves(self.dissection, user):
+                if self.dissection.moves(user):
                     waiting.append(user)
                 else:
                     found.append((user, node))

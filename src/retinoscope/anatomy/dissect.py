@@ -42,6 +42,10 @@ class Dissection:
     facts: dict[fx.Node, set[Fact]]
     """What each of these operations does."""
 
+    def moves(self, node: fx.Node) -> bool:
+        """Whether an operation only moves entries of one tensor about, or takes some of them."""
+        return self.facts[node] == {Fact.LAYOUT} and len(self.flow.inputs(node)) == 1
+
 
 def dissect(
     model: nn.Module, example: Example = 224, *, output: str | None = None, name: str | None = None

@@ -238,9 +238,11 @@ class Sites:
         return node
 
     def _only_moves(self, node: fx.Node) -> bool:
-        sizes = [prod(self.flow.shape(n)) for n in (*self.flow.inputs(node), node)]
-        moved = self.dissection.facts[node] == {Fact.LAYOUT} and len(sizes) == 2
-        return moved and sizes[0] == sizes[1]  # a part of it would not be the same tensor
+        if not self.dissection.moves(node):
+            return False
+        (before,) = self.flow.inputs(node)
+        # A part of it would not be the same tensor.
+        return prod(self.flow.shape(before)) == prod(self.flow.shape(node))
 
     def is_learned(self, node: fx.Node) -> bool:
         """Whether an operation mixes channels or positions by learned weights."""

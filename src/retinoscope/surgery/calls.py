@@ -46,7 +46,7 @@ class Call:
     def depending(self, other: Call) -> Call:
         """What differs between two passes; the same tensor counts once."""
         takes, gives = (
-            {one.identity: one for one, two in zip(mine, theirs, strict=True) if _differ(one, two)}
+            {one.identity: one for one, two in zip(mine, theirs, strict=True) if one.sum != two.sum}
             for mine, theirs in ((self.takes, other.takes), (self.gives, other.gives))
         )
         first = {seen.identity: seen for seen in reversed(self.takes) if seen.identity in takes}
@@ -124,7 +124,3 @@ def _answer(answer: Any) -> Iterator[Seen]:
 
 def _alike(one: Call, two: Call) -> bool:
     return len(one.takes) == len(two.takes) and len(one.gives) == len(two.gives)
-
-
-def _differ(one: Seen, two: Seen) -> bool:
-    return one.sum != two.sum

@@ -106,15 +106,13 @@ def _pair(table: Table, unit: Unit, attention: Attention | None) -> _Pair:
 
 def _taken(table: Table, unit: Unit, attention: Attention) -> fx.Node:
     """What reads the outcome of an attention once it has been moved into place."""
-    from retinoscope.anatomy.channels import moves
-
     node = attention.node
     while True:
         users = table.sites.flow.users(node)
         if len(users) != 1:
             raise table.refusal(f"what it mixes is used {len(users)} times", unit)
         (node,) = users
-        if not moves(table.sites.dissection, node):
+        if not table.sites.dissection.moves(node):
             return node
 
 
