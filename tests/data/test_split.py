@@ -4,7 +4,7 @@ import torch
 
 from retinoscope.core.errors import WrongInput
 from retinoscope.core.preprocessing import Preprocessing
-from retinoscope.data.augment import Augmentation, generator
+from retinoscope.data.augment import Augmentation
 from retinoscope.data.cues import Cues
 from retinoscope.data.dataset import DatasetSource
 from retinoscope.data.load import load_data
@@ -12,6 +12,7 @@ from retinoscope.data.prepare import prepare
 from retinoscope.data.source import UnknownData
 from retinoscope.data.split import ImageSplit
 from retinoscope.data.subset import balanced_subset
+from retinoscope.data.views import generator
 
 PLAIN = Preprocessing(size=(16, 16))
 
@@ -51,20 +52,6 @@ def test_augmentation_depends_on_seed_and_index_alone():
     (clean,) = cues().batches(range(30), 30)
     moved = (a.images != clean.images).flatten(1).any(1)
     assert moved.float().mean() > 0.8  # one in 25 stays where it was, half of these unflipped
-
-
-def test_a_view_is_a_shift_and_perhaps_a_mirror_of_the_image():
-    augmentation = Augmentation(crop=0.125)
-    image = torch.arange(1.0, 257).reshape(1, 16, 16)
-    for index in range(20):
-        view = augmentation.view(image, 0, index)
-        candidates = [
-            torch.nn.functional.pad(image, (2, 2, 2, 2))[:, t : t + 16, s : s + 16]
-            for t in range(5)
-            for s in range(5)
-        ]
-        candidates += [c.flip(-1) for c in candidates]
-        assert any(torch.equal(view, c) for c in candidates)
 
 
 def test_mixup_mixes_two_images_and_their_labels_by_the_same_share():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
+from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -66,11 +67,17 @@ def described(kind: type[Any]) -> list[tuple[str, str, str]]:
 
 def hint(kind: type[Any], name: str) -> Any:
     """The type of a field, without None where that is merely one of two."""
-    found = get_type_hints(kind.__init__)[name]
+    found = _hints(kind)[name]
     if get_origin(found) in (Union, UnionType):
         others = [choice for choice in get_args(found) if choice is not NoneType]
         return others[0] if len(others) == 1 else found
     return found
+
+
+@cache
+def _hints(kind: type[Any]) -> dict[str, Any]:
+    """Read once: an annotation is a text until somebody asks."""
+    return get_type_hints(kind.__init__)
 
 
 def choices(kind: type[Any], name: str) -> tuple[str, ...]:
@@ -82,7 +89,7 @@ def choices(kind: type[Any], name: str) -> tuple[str, ...]:
 def fitted(kind: type[Any], name: str, value: Any, called: str) -> Any:
     """The value as the field's type wants it; refused where it is of another."""
     wanted = hint(kind, name)
-    if value is None and NoneType in get_args(get_type_hints(kind.__init__)[name]):
+    if value is None and NoneType in get_args(_hints(kind)[name]):
         return None
     if (words := choices(kind, name)) and value not in words:
         raise WrongSetting(f"{called}: {name} is one of {', '.join(words)}; got {value!r}.")
@@ -93,10 +100,12 @@ def fitted(kind: type[Any], name: str, value: Any, called: str) -> Any:
     if get_origin(wanted) is tuple:
         items = tuple(value) if isinstance(value, list | tuple) else (value,)
         inner = get_args(wanted)[0]
+        if inner is float:
+            items = tuple(float(item) if type(item) is int else item for item in items)
         if not all(type(item) is inner for item in items):
             raise WrongSetting(
                 f"{called}: {name} is a row of {inner.__name__}, such as "
-                f"{name}=({', '.join(['0'] * 2)}); got {value!r}."
+                f"{name}=({', '.join([str(inner(1))] * 2)}); got {value!r}."
             )
         return items
     if wanted in (int, float, bool, str) and type(value) is not wanted:

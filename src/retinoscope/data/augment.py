@@ -1,88 +1,258 @@
-"""Images as a network sees them in training, the same again for the same (seed, index)."""
+"""Images as a network sees them in training, the same again for the same seed, epoch and index.
+
+For probes, which look at one image at a time, and for the training loop, which mixes batches.
+torch is imported inside functions, so that the settings can be listed at once.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from typing import Any
-
-import numpy as np
-import torch
-from torch import Tensor
-from torch.nn.functional import one_hot, pad
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from retinoscope.core.errors import WrongInput
+from retinoscope.core.settings import check
+
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import Tensor
+
+    from retinoscope.core.preprocessing import Preprocessing
 
 _PARTNER = 1
 """Marks the random numbers of the image that another is mixed with."""
+_BATCH = 2
+"""Marks the random numbers by which a batch is mixed."""
+_NUMBERS = 2**63
+
+_POLICY = re.compile(
+    r"rand(-(m\d+|n[1-9]|p(0(\.\d+)?|1(\.0+)?)|mstd\d+(\.\d+)?|mmax[1-9]\d*|inc[01]"
+    r"|t(weights|3aw?)))*"
+)
+"""What timm reads of a policy. It passes over some sections that it does not know; we do not."""
+
+
+def _help(default: Any, text: str) -> Any:
+    return field(default=default, metadata={"help": text})
 
 
 @dataclass(frozen=True)
 class Augmentation:
-    """What is done to training images; each draw depends on (seed, index) alone.
+    """What is done to training images; each draw depends on seed, epoch and index alone.
 
-    ``mixup`` is the α of the Beta distribution of Zhang et al. (2018, arXiv:1710.09412); the
-    partner of an image is drawn from the whole split, so that it does not depend on a batch.
+    Mixup is by Zhang et al. (2018, arXiv:1710.09412), CutMix by Yun et al. (2019,
+    arXiv:1905.04899), RandAugment by Cubuk et al. (2020, arXiv:1909.13719), erasing by Zhong et
+    al. (2020, arXiv:1708.04896), all as timm has them.
     """
 
-    crop: float = 0.125
-    """Share of each side by which the image is padded with zeros and cut out again at random."""
-    flip: bool = True
-    mixup: float = 0.0
-    smoothing: float = 0.0
-    """Share of the target that is spread over all classes."""
+    crop: float = _help(0.125, "Share of each side that is padded with black and cut again.")
+    """Cut out again at random; not used where ``resized`` is set."""
+    resized: tuple[float, ...] | None = _help(
+        None, "Instead of crop: range of the area that is cut out, such as (0.08, 1.0)."
+    )
+    """As shares of the whole image; the part has a ratio of sides from 3/4 to 4/3."""
+    flip: bool = _help(True, "Mirror every second image.")
+    """Left to right, with probability 1/2."""
+    randaugment: str = _help("", "timm's policy, such as rand-m9-n2-mstd1.0.")
+    """Empty for none."""
+    erasing: float = _help(0.0, "Probability that a box of an image is erased.")
+    """The box gets the model's mean colour."""
+    mixup: float = _help(0.0, "α of Mixup; 0 for none.")
+    """Of the Beta distribution from which the shares of two images come."""
+    cutmix: float = _help(0.0, "α of CutMix; 0 for none.")
+    """Of the Beta distribution from which the area of the box comes."""
+    mixing: float = _help(1.0, "Probability that a batch is mixed.")
+    """For probes: that an image is."""
+    switch: float = _help(0.5, "Probability of CutMix where Mixup is on too.")
+    """Else it is Mixup."""
+    smoothing: float = _help(0.0, "Share of the target that is spread over all classes.")
+    """Of mixed targets too."""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.crop <= 0.5 or self.mixup < 0 or not 0 <= self.smoothing < 1:
-            raise WrongInput(
-                "An augmentation has a crop in [0, 0.5], mixup ≥ 0 and smoothing in [0, 1); "
-                f"got {self}."
+        check(self, "augmentation")
+        scale = self.resized
+        broken = [
+            (rule, name)
+            for rule, name, holds in (
+                ("crop in [0, 0.5]", "crop", 0 <= self.crop <= 0.5),
+                ("resized of two areas such as (0.08, 1.0), above 0 and up to 1, or None",
+                 "resized", scale is None or (len(scale) == 2 and 0 < scale[0] <= scale[1] <= 1)),
+                ("randaugment that is empty or such as rand-m9-n2-mstd1.0 (sections: m, n up to 9, "
+                 "p, mstd, mmax, inc, tweights)", "randaugment",
+                 not self.randaugment or _POLICY.fullmatch(self.randaugment)),
+                ("erasing in [0, 1]", "erasing", 0 <= self.erasing <= 1),
+                ("mixup ≥ 0", "mixup", self.mixup >= 0),
+                ("cutmix ≥ 0", "cutmix", self.cutmix >= 0),
+                ("mixing in [0, 1]", "mixing", 0 <= self.mixing <= 1),
+                ("switch in [0, 1]", "switch", 0 <= self.switch <= 1),
+                ("smoothing in [0, 1)", "smoothing", 0 <= self.smoothing < 1),
             )
+            if not holds
+        ]  # fmt: skip
+        if broken:
+            rules = ", ".join(rule for rule, _ in broken)
+            given = ", ".join(f"{name}={getattr(self, name)!r}" for _, name in broken)
+            raise WrongInput(f"An augmentation has {rules}; got {given}.")
+
+    @property
+    def mixes(self) -> bool:
+        """Whether images are mixed with others."""
+        return self.mixing > 0 and (self.mixup > 0 or self.cutmix > 0)
 
     @property
     def soft(self) -> bool:
         """Whether targets are no longer plain labels."""
-        return self.mixup > 0 or self.smoothing > 0
+        return self.mixes or self.smoothing > 0
 
     def to_plain(self) -> dict[str, Any]:
         """As plain values, for keys and protocols."""
-        return asdict(self)
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
 
-    def view(self, image: Tensor, seed: int, index: int, stream: int = 0) -> Tensor:
-        """One image (C, H, W), cut and flipped at random."""
-        random = generator(seed, index, stream)
-        height, width = image.shape[-2:]
-        rows, columns = round(self.crop * height), round(self.crop * width)
-        top, left = int(random.integers(2 * rows + 1)), int(random.integers(2 * columns + 1))
-        padded = pad(image, (columns, columns, rows, rows))
-        cut = padded[:, top : top + height, left : left + width]
-        return cut.flip(-1) if self.flip and random.random() < 0.5 else cut
+    def view(
+        self,
+        image: np.ndarray,
+        preprocessing: Preprocessing,
+        *,
+        seed: int,
+        index: int,
+        epoch: int = 0,
+        stream: int = 0,
+        channels: int = 3,
+    ) -> Tensor:
+        """One image as training sees it, float32 (C, H, W) in [0, 1].
+
+        Args:
+            image: As it is stored, uint8 (H, W, 3).
+            preprocessing: How the model wants its images.
+            seed: Below 2³², as are ``index`` and ``epoch``.
+            index: Of the image among all; the order in which they are read has no influence.
+            epoch: Another one gives another view.
+            stream: Sets apart several views of one image in the same epoch.
+            channels: 3, or 1 for grey.
+        """
+        from retinoscope.data import views
+
+        random = views.generator(seed, index, stream, epoch)
+        height, width = preprocessing.size
+        crop = 0.0 if self.resized else self.crop
+        rows, columns = round(crop * height), round(crop * width)
+        down = int(random.integers(2 * rows + 1)) - rows
+        right = int(random.integers(2 * columns + 1)) - columns
+        mirrored = self.flip and random.random() < 0.5
+        if not (self.resized or self.randaugment or self.erasing):
+            pixels = views.prepared(image, preprocessing, channels)
+            return views.floats(views.moved(pixels, down, right, mirrored))
+        with views.reseeded(int(random.integers(_NUMBERS))):
+            if self.resized:
+                pixels = views.randomly_resized(image, preprocessing, self.resized, channels)
+            else:
+                pixels = views.prepared(image, preprocessing, channels)
+            pixels = views.moved(pixels, down, right, mirrored)
+            if self.randaugment:
+                pixels = views.randomly_augmented(pixels, preprocessing, self.randaugment)
+            seen = views.floats(pixels)
+            return (
+                views.randomly_erased(seen, preprocessing, self.erasing) if self.erasing else seen
+            )
+
+    def mix(
+        self,
+        images: Tensor,
+        labels: Tensor,
+        classes: int,
+        *,
+        seed: int,
+        step: int,
+        rank: int = 0,
+    ) -> tuple[Tensor, Tensor]:
+        """A batch (N, C, H, W) mixed with itself backwards, and its soft targets (N, K).
+
+        The whole batch is mixed in one way, by one share. Of an odd number, the first image is
+        mixed with the second. What is given is not changed; it comes back itself where nothing is
+        soft, and the images do where only targets are.
+
+        Args:
+            images: Views, as floats.
+            labels: Of the images, int64 (N,).
+            classes: How many there are (K).
+            seed: Below 2³², as are ``step`` and ``rank``.
+            step: Another one mixes otherwise.
+            rank: Of the process, where several share a batch.
+        """
+        if not self.soft:
+            return images, labels
+        from torch.nn.functional import one_hot
+
+        if not self.mixes:
+            return images, self._smoothed(one_hot(labels, classes).float())
+        from timm.data.mixup import Mixup
+
+        from retinoscope.data.views import generator, mixed_with_itself, reseeded
+
+        mixer = Mixup(
+            mixup_alpha=self.mixup,
+            cutmix_alpha=self.cutmix,
+            prob=self.mixing,
+            switch_prob=self.switch,
+            label_smoothing=self.smoothing,
+            num_classes=classes,
+        )
+        with reseeded(int(generator(seed, step, _BATCH, rank).integers(_NUMBERS))):
+            return mixed_with_itself(images, labels, mixer)
 
     def mixed(
         self,
-        image: Tensor,
-        index: int,
+        read: Callable[[int], np.ndarray],
+        preprocessing: Preprocessing,
+        *,
         seed: int,
+        index: int,
         total: int,
-        read: Callable[[int], Tensor],
+        channels: int = 3,
     ) -> tuple[Tensor, int, float]:
-        """The augmented image, the place of its partner, and the share that is its own."""
-        seen = self.view(image, seed, index)
-        if not self.mixup:
-            return seen, index, 1.0
+        """A view of one image, the place of its partner, and the share that is its own.
+
+        The partner is drawn from the whole split, so that it does not depend on a batch.
+
+        Args:
+            read: Gives the image of a place as it is stored, uint8 (H, W, 3).
+            preprocessing: How the model wants its images.
+            seed: Below 2³².
+            index: The place of the image.
+            total: How many places there are.
+            channels: 3, or 1 for grey.
+        """
+        from retinoscope.data.views import generator, reseeded
+
+        seen = self.view(read(index), preprocessing, seed=seed, index=index, channels=channels)
         random = generator(seed, index, _PARTNER)
-        share = float(random.beta(self.mixup, self.mixup))
+        if not self.mixes or (self.mixing < 1 and random.random() >= self.mixing):
+            return seen, index, 1.0
+        cut = self.cutmix > 0 and (not self.mixup or random.random() < self.switch)
+        alpha = self.cutmix if cut else self.mixup
+        share = float(random.beta(alpha, alpha))
         partner = int(random.integers(total))
-        other = self.view(read(partner), seed, partner, _PARTNER)
-        return share * seen + (1 - share) * other, partner, share
+        other = self.view(
+            read(partner), preprocessing, seed=seed, index=partner, stream=_PARTNER,
+            channels=channels,
+        )  # fmt: skip
+        if not cut:
+            return share * seen + (1 - share) * other, partner, share
+        from timm.data.mixup import cutmix_bbox_and_lam
+
+        with reseeded(int(random.integers(_NUMBERS))):
+            (top, bottom, left, right), share = cutmix_bbox_and_lam(seen.shape, share)
+        seen[:, top:bottom, left:right] = other[:, top:bottom, left:right]
+        return seen, partner, float(share)
 
     def target(self, labels: tuple[int, int], share: float, outputs: int) -> Tensor:
         """The soft target (K,) of an image and its partner."""
-        hot = one_hot(torch.tensor(labels), outputs).float()
-        target = share * hot[0] + (1 - share) * hot[1]
-        return (1 - self.smoothing) * target + self.smoothing / outputs
+        import torch
+        from torch.nn.functional import one_hot
 
+        own, others = one_hot(torch.tensor(labels), outputs).float()
+        return self._smoothed(share * own + (1 - share) * others)
 
-def generator(seed: int, index: int, stream: int = 0) -> np.random.Generator:
-    """Random numbers that depend on these three alone."""
-    return np.random.Generator(np.random.Philox(key=[(seed << 8) + stream, index]))
+    def _smoothed(self, targets: Tensor) -> Tensor:
+        return (1 - self.smoothing) * targets + self.smoothing / targets.shape[-1]

@@ -179,27 +179,25 @@ class ImageSplit:
 
     def _sample(self, index: int) -> _Sample:
         try:
-            image = self._prepared(index)
             if self.augmentation is None:
+                image = prepare(self._read(index), self.preprocessing, self.channels)
                 return _Sample(index, image, self._label(index), None)
-            return self._augment(index, as_floats(image))
+            return self._augment(index, self.augmentation)
         except UnreadableImage as error:
             return _Sample(index, None, -1, None, str(error))
 
-    def _augment(self, index: int, image: Tensor) -> _Sample:
-        augmentation = self.augmentation
-        assert augmentation is not None  # asked by the only caller
+    def _augment(self, index: int, augmentation: Augmentation) -> _Sample:
         seen, partner, share = augmentation.mixed(
-            image, index, self.seed, len(self), lambda place: as_floats(self._prepared(place))
-        )
+            self._read, self.preprocessing,
+            seed=self.seed, index=index, total=len(self), channels=self.channels,
+        )  # fmt: skip
         label, target = self._label(index), None
         if augmentation.soft and self.labels is not None:
             target = augmentation.target((label, self._label(partner)), share, self.outputs)
         return _Sample(index, seen, label, target)
 
-    def _prepared(self, index: int) -> Tensor:
-        image = self.source.read(int(self.places[index]))
-        return prepare(image, self.preprocessing, self.channels)
+    def _read(self, index: int) -> np.ndarray:
+        return self.source.read(int(self.places[index]))
 
     def _label(self, index: int) -> int:
         return -1 if self.labels is None else int(self.labels[index])
