@@ -10,12 +10,18 @@ from retinoscope.core.errors import NotApplicable, RetinoscopeError
 from retinoscope.core.probe import Needs
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import numpy as np
     import torch
     from torch import Tensor, nn
 
     from retinoscope.anatomy.replay import Replay
     from retinoscope.core.anatomy import Anatomy
+
+
+HISTORY = ("training.json", "log.jsonl")
+"""The files of a training that tell how weights were learned: what was asked, what came."""
 
 
 class SetAside(NamedTuple):
@@ -109,6 +115,8 @@ class Subject:
     specification: Any = None
     """From which another process rebuilds the subject; None if it was made from live objects."""
     load_another: Callable[[str], Subject] | None = None
+    history: Path | None = None
+    """The folder of the training that its weights come from; it decides nothing."""
 
     @property
     def anatomy(self) -> Anatomy:

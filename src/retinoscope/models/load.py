@@ -25,6 +25,7 @@ from retinoscope.core.preprocessing import Preprocessing
 from retinoscope.core.specification import Specification
 from retinoscope.models.built_file import Construction, read_construction
 from retinoscope.models.checkpoint import load_weights
+from retinoscope.models.history import find_history
 from retinoscope.models.sources import (
     Builder,
     Built,
@@ -54,6 +55,8 @@ class LoadedModel:
     """Whether its weights have learned something; None where nobody knows."""
     construction: Construction | None = None
     """How it was built, if it comes from such a file."""
+    history: Path | None = None
+    """The folder of the training that its weights come from, where it is at hand."""
 
 
 def load_model(
@@ -86,6 +89,8 @@ def load_model(
     if weights is not None:
         called = load_weights(model, Path(weights), allow_pickle)
         trained = way.trained if way is not None else True
+    named = source if build is _build_from_weights and pretrained else None
+    file = named if weights is None else weights
     return LoadedModel(
         name,
         model,
@@ -95,6 +100,7 @@ def load_model(
         built.classes,
         trained,
         built.construction,
+        None if file is None else find_history(file),
     )
 
 

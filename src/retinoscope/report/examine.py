@@ -10,13 +10,13 @@ from typing import Any
 
 from retinoscope.core.errors import NotApplicable, RetinoscopeError
 from retinoscope.core.files import write_atomically
+from retinoscope.core.folders import safe_name
 from retinoscope.core.probe import Probe, Watcher
 from retinoscope.core.result import Result
 from retinoscope.core.subject import Subject
 from retinoscope.probes import get_probe, list_probes
 from retinoscope.report.build import build_report
 from retinoscope.run.engines import choose_engine
-from retinoscope.run.folder import safe_name
 from retinoscope.run.progress import Reporter, watched
 from retinoscope.run.run import Run
 from retinoscope.run.subject import load_subject

@@ -5,6 +5,7 @@
     run.json                                  marks the folder as ours
     MODEL.1a2b3c4d/                           one subject: a model with its weights
         subject.json, anatomy.json
+        training.json, log.jsonl              how its weights were learned, where that is known
         fourier.KEY.npz, .json, .note.json    a result; where the note is, all is whole
         fourier.skipped.json                  why a probe was not applicable
         pieces/fourier.KEY/0000000.piece      what the result was combined from
@@ -13,28 +14,20 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import re
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from retinoscope.core.errors import RunFolderError
-from retinoscope.core.files import TEMPORARY, write_atomically
-from retinoscope.core.subject import Subject
-
-try:
-    import fcntl
-except ImportError:  # not on Windows; there, two processes must not share a folder
-    fcntl = None
+from retinoscope.core.files import write_atomically
+from retinoscope.core.folders import alone, is_foreign, open_lock, safe_name, share, sweep, writing
+from retinoscope.core.subject import HISTORY, Subject
 
 SCHEMA = 1
 _MARK = "run.json"
-_LONGEST = 80
-_LOCK = ".lock"
 _SUBJECT = re.compile(r"\.[0-9a-f]{8}$")
 
 
@@ -50,17 +43,21 @@ class RunFolder:
         if self.path.exists() and not self.path.is_dir():
             raise RunFolderError(f"{str(self.path)!r} is a file, not a folder for a run.")
         mark = self.path / _MARK
-        if self.path.is_dir() and not mark.exists() and any(map(_is_foreign, self.path.iterdir())):
+        if (
+            self.path.is_dir()
+            and not mark.exists()
+            and any(is_foreign(path, _MARK) for path in self.path.iterdir())
+        ):
             raise RunFolderError(
                 f"{str(self.path)!r} is not empty and no run folder: it holds other files. "
                 "Name a new or an empty folder with --out."
             )
         self.path.mkdir(parents=True, exist_ok=True)
         # The lock comes first: whoever is alone may sweep, and nobody else writes meanwhile.
-        self._lock = _open_lock(self.path)
+        self._lock = open_lock(self.path)
         try:
-            if _alone(self._lock):
-                self._sweep()
+            if alone(self._lock):
+                sweep(self.path)
                 if fresh:
                     self._empty()
             elif fresh:
@@ -69,7 +66,7 @@ class RunFolder:
                     "open here, so it cannot be started afresh now. Wait, close it, or use another "
                     "folder with --out."
                 )
-            _share(self._lock)
+            share(self._lock)
             if mark.exists():
                 _check_mark(mark)
             else:
@@ -77,11 +74,6 @@ class RunFolder:
         except BaseException:
             self.close()
             raise
-
-    def _sweep(self) -> None:
-        """Remove what processes that were killed while writing have left behind."""
-        for file in self.path.rglob(f".*{TEMPORARY}"):
-            file.unlink(missing_ok=True)
 
     def _empty(self) -> None:
         """Remove all that was measured, and nothing else."""
@@ -105,13 +97,14 @@ class RunFolder:
             "protocol": dict(subject.protocol),
         }
         with self.writing():
-            for name, text in (
-                ("anatomy.json", subject.anatomy.to_json()),
-                ("subject.json", json.dumps(described, indent=1, ensure_ascii=False) + "\n"),
-            ):
+            for name, content in {
+                "anatomy.json": subject.anatomy.to_json().encode(),
+                **_history(subject.history),
+                "subject.json": f"{json.dumps(described, indent=1, ensure_ascii=False)}\n".encode(),
+            }.items():
                 path = folder / name
-                if not path.is_file() or path.read_bytes() != text.encode():
-                    write_atomically(path, text)
+                if not path.is_file() or path.read_bytes() != content:
+                    write_atomically(path, content)
         return folder
 
     def namesakes(self, subject: Subject) -> list[Path]:
@@ -120,48 +113,24 @@ class RunFolder:
         found = self.path.glob(f"{_escaped(safe_name(subject.name))}.????????")
         return sorted(folder for folder in found if folder != own)
 
-    @contextmanager
-    def writing(self) -> Iterator[None]:
+    def writing(self) -> AbstractContextManager[None]:
         """Turns what a disk or a file system refuses into an error that says what to do."""
-        try:
-            yield
-        except OSError as error:
-            raise RunFolderError(_explained(error, self.path)) from error
+        return writing(self.path)
 
 
-def safe_name(name: str) -> str:
-    """A name as that of a file or folder: no separators, no leading dot, not too long.
-
-    Example:
-        >>> safe_name("../a model.py:build")
-        'a-model.py-build'
-    """
-    safe = re.sub(r"[^A-Za-z0-9_.=,-]+", "-", name).strip("-.")[:_LONGEST]
-    return safe or "model"
-
-
-def _is_foreign(path: Path) -> bool:
-    """Whether a file belongs to none of us: others may be marking the folder at this moment."""
-    return not path.name.endswith(TEMPORARY) and path.name not in (_LOCK, _MARK)
+def _history(folder: Path | None) -> dict[str, bytes]:
+    """The files of a training by name; one that has gone since is no reason not to measure."""
+    found: dict[str, bytes] = {}
+    if folder is None:
+        return found
+    for name in HISTORY:
+        with suppress(OSError):
+            found[name] = (folder / name).read_bytes()
+    return found
 
 
 def _escaped(name: str) -> str:
     return re.sub(r"([\[\]*?])", r"[\1]", name)
-
-
-def _explained(error: OSError, path: Path) -> str:
-    kept = "What was finished before is kept and whole."
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return (
-            f"The disk of {str(path)!r} is full. {kept} Free some space and run the same command "
-            "again, or use another folder with --out."
-        )
-    if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
-        return (
-            f"{str(path)!r} cannot be written to ({error.strerror}). {kept} Name a folder of your "
-            "own with --out."
-        )
-    return f"{str(path)!r} cannot be used: {error}. {kept}"
 
 
 def _check_mark(mark: Path) -> None:
@@ -174,23 +143,3 @@ def _check_mark(mark: Path) -> None:
             f"{str(mark.parent)!r} was made by another version of retinoscope (its layout is "
             f"{found}, this version's {SCHEMA}). Use another folder with --out."
         )
-
-
-def _open_lock(folder: Path) -> IO[bytes]:
-    return (folder / _LOCK).open("ab")
-
-
-def _alone(lock: IO[bytes]) -> bool:
-    """Whether no other process has the folder open; if so, it has to wait for us."""
-    if fcntl is None:
-        return True
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-def _share(lock: IO[bytes]) -> None:
-    if fcntl is not None:
-        fcntl.flock(lock, fcntl.LOCK_SH)

@@ -19,7 +19,7 @@ from torch import nn
 from retinoscope import __version__
 from retinoscope.anatomy.example import image_channels
 from retinoscope.anatomy.replay import replay
-from retinoscope.core.errors import WrongInput, first_line
+from retinoscope.core.errors import WrongInput
 from retinoscope.core.preprocessing import Preprocessing
 from retinoscope.core.subject import Split, Subject
 from retinoscope.data.classes import map_classes
@@ -29,6 +29,7 @@ from retinoscope.data.split import ImageSplit
 from retinoscope.data.subset import balanced_subset
 from retinoscope.models.built_file import read_construction
 from retinoscope.models.checkpoint import state_hash
+from retinoscope.models.device import find_device
 from retinoscope.models.load import LoadedModel, load_model
 from retinoscope.models.normalise import Normalise, PixelModel
 from retinoscope.models.preprocessing import from_timm
@@ -100,19 +101,8 @@ def _load(specification: SubjectSpecification) -> LoadedModel:
         seed=specification.seed,
         allow_pickle=specification.allow_pickle,
     )
-    loaded.model.to(_device(specification.device), _dtype(specification.precision or "float32"))
+    loaded.model.to(find_device(specification.device), _dtype(specification.precision or "float32"))
     return loaded
-
-
-def _device(asked: str | None) -> torch.device:
-    best = "cuda" if torch.cuda.is_available() else "cpu"
-    best = "mps" if torch.backends.mps.is_available() else best
-    try:
-        return torch.empty(0, device=asked or best).device
-    except (RuntimeError, AssertionError) as error:
-        raise WrongInput(
-            f"The device {asked!r} cannot be used: {first_line(error)} Here, {best!r} can."
-        ) from None
 
 
 def _dtype(precision: str) -> torch.dtype:
@@ -127,7 +117,7 @@ def _live(model: nn.Module, name: str, specification: SubjectSpecification) -> L
     if specification.device is not None or specification.precision is not None:
         model = deepcopy(model)  # the user's own stays where and as it is
         if specification.device is not None:
-            model.to(_device(specification.device))
+            model.to(find_device(specification.device))
         if specification.precision is not None:
             model.to(_dtype(specification.precision))
     channels = image_channels(model)
@@ -182,6 +172,7 @@ def _assemble(specification: SubjectSpecification, loaded: LoadedModel, data: An
         workers=specification.workers,
         protocol=_protocol(specification, loaded, like),
         specification=specification,
+        history=loaded.history,
     )
 
 

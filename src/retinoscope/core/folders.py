@@ -1,0 +1,89 @@
+"""Folders that are written by one process at a time: locks, leftovers, and what a disk refuses."""
+
+from __future__ import annotations
+
+import errno
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from retinoscope.core.errors import RunFolderError
+from retinoscope.core.files import TEMPORARY
+
+try:
+    import fcntl
+except ImportError:  # not on Windows; there, two processes must not share a folder
+    fcntl = None
+
+LOCK = ".lock"
+_LONGEST = 80
+
+
+@contextmanager
+def writing(folder: Path) -> Iterator[None]:
+    """Turns what a disk or a file system refuses into an error that says what to do."""
+    try:
+        yield
+    except OSError as error:
+        raise RunFolderError(_explained(error, folder)) from error
+
+
+def sweep(folder: Path) -> None:
+    """Remove what processes that were killed while writing have left behind."""
+    for file in folder.rglob(f".*{TEMPORARY}"):
+        file.unlink(missing_ok=True)
+
+
+def is_foreign(path: Path, *own: str) -> bool:
+    """Whether a file belongs to none of us: others may be marking the folder at this moment."""
+    return not path.name.endswith(TEMPORARY) and path.name not in (LOCK, *own)
+
+
+def open_lock(folder: Path) -> IO[bytes]:
+    """The file by which processes keep out of each other's way; it locks nothing yet."""
+    return (folder / LOCK).open("ab")
+
+
+def alone(lock: IO[bytes]) -> bool:
+    """Whether no other process has the folder open; if so, it has to wait for us."""
+    if fcntl is None:
+        return True
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def share(lock: IO[bytes]) -> None:
+    """Let others in as well."""
+    if fcntl is not None:
+        fcntl.flock(lock, fcntl.LOCK_SH)
+
+
+def safe_name(name: str) -> str:
+    """A name as that of a file or folder: no separators, no leading dot, not too long.
+
+    Example:
+        >>> safe_name("../a model.py:build")
+        'a-model.py-build'
+    """
+    safe = re.sub(r"[^A-Za-z0-9_.=,-]+", "-", name).strip("-.")[:_LONGEST]
+    return safe or "model"
+
+
+def _explained(error: OSError, path: Path) -> str:
+    kept = "What was finished before is kept and whole."
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return (
+            f"The disk of {str(path)!r} is full. {kept} Free some space and run the same command "
+            "again, or use another folder with --out."
+        )
+    if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
+        return (
+            f"{str(path)!r} cannot be written to ({error.strerror}). {kept} Name a folder of your "
+            "own with --out."
+        )
+    return f"{str(path)!r} cannot be used: {error}. {kept}"
