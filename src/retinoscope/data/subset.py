@@ -29,3 +29,21 @@ def balanced_subset(
     rank[by_class] = np.arange(total) - np.repeat(starts, counts)
     # The first of every class, then the second of every class, and so on.
     return np.sort(order[np.argsort(rank, kind="stable")[:images]])
+
+
+def class_fraction(labels: np.ndarray, fraction: float, seed: int = 0) -> np.ndarray:
+    """The places of a share of each class, in ascending order: of n images, int(n · fraction).
+
+    A larger share by the same seed contains every smaller one. A class gives one image at least.
+
+    Example:
+        >>> class_fraction(np.array([0, 0, 0, 0, 1, 1]), 0.5).tolist()
+        [0, 2, 4]
+    """
+    order = np.random.Generator(np.random.Philox(seed)).permutation(len(labels))
+    shuffled = np.asarray(labels)[order]
+    chosen = []
+    for label in np.unique(shuffled):
+        own = order[shuffled == label]
+        chosen.append(own[: max(1, int(len(own) * fraction + 1e-9))])
+    return np.sort(np.concatenate(chosen)) if chosen else np.empty(0, np.int64)

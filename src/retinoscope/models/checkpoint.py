@@ -76,13 +76,16 @@ def file_hash(path: Path) -> str:
 
 def state_hash(model: nn.Module) -> str:
     """The first twelve digits of a SHA-256 over all weights and buffers, by name."""
+    return tensors_hash(model.state_dict())[:12]
+
+
+def tensors_hash(tensors: Mapping[str, Tensor]) -> str:
+    """A SHA-256 over tensors and their names, shapes and types, in the order of the names."""
     digest = hashlib.sha256()
-    for name, tensor in sorted(model.state_dict().items()):
+    for name, tensor in sorted(tensors.items()):
         digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
-        digest.update(
-            tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
-        )
-    return digest.hexdigest()[:12]
+        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 def _refusal(path: Path, error: pickle.UnpicklingError) -> Exception:

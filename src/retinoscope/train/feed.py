@@ -1,0 +1,128 @@
+"""Batches by the number of the step: order, augmentation and share depend on nothing else.
+
+So a training that was stopped goes on with the very images it would have seen, for any number of
+workers and of processes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from retinoscope.core.errors import WrongInput
+from retinoscope.data.augment import Augmentation
+from retinoscope.data.prepare import as_floats
+from retinoscope.data.source import UnreadableImage
+from retinoscope.data.views import generator, preserved
+from retinoscope.train.images import LabelledImages
+
+_ORDER = 3
+"""Marks the random numbers of an epoch's order, beside those of images and their partners."""
+
+
+class Portion(NamedTuple):
+    """One process's share of a step."""
+
+    images: Tensor
+    """float32 (N, C, H, W) in [0, 1], augmented one by one."""
+    labels: Tensor
+    aside: tuple[str, ...] = ()
+    """Images that could not be read, each with the reason."""
+
+
+@dataclass(frozen=True)
+class Feed(Dataset[Portion]):
+    """Steps as items: the augmented images of one process, for each step of a training."""
+
+    images: LabelledImages
+    augmentation: Augmentation
+    batch: int
+    """Images per step over all processes."""
+    seed: int
+    rank: int = 0
+    world: int = 1
+
+    def __post_init__(self) -> None:
+        if self.batch % self.world:
+            raise WrongInput(
+                f"A batch of {self.batch} cannot be shared by {self.world} processes. Use a batch "
+                f"that is a multiple of {self.world}."
+            )
+
+    def __getitem__(self, step: int) -> Portion:
+        epoch, indices = self.chosen(step)
+        read: dict[int, np.ndarray] = {}
+        aside: list[str] = []
+        for index in map(int, indices):
+            try:
+                read[index] = self.images.read(index)
+            except UnreadableImage as error:
+                source = self.images.split.source
+                aside.append(f"{source.name(self.images.place(index))}: {error}")
+        if not read:
+            raise WrongInput(f"None of the images of step {step} can be read: {aside[0]}")
+        with preserved():
+            views = [self._view(epoch, index, image) for index, image in read.items()]
+        labels = torch.from_numpy(self.images.labels[list(read)])
+        return Portion(torch.stack(views), labels, tuple(aside))
+
+    def chosen(self, step: int) -> tuple[int, np.ndarray]:
+        """The epoch of a step, from 1 on, and this process's images in it."""
+        epoch, place = divmod(step, len(self.images) // self.batch)
+        share = self.batch // self.world
+        first = place * self.batch + self.rank * share
+        return epoch + 1, _order(len(self.images), self.seed, epoch + 1)[first : first + share]
+
+    def _view(self, epoch: int, index: int, image: np.ndarray) -> Tensor:
+        return self.augmentation.view(
+            image, self.images.preprocessing, seed=self.seed, epoch=epoch,
+            index=self.images.place(index), channels=self.images.split.channels,
+        )  # fmt: skip
+
+    def portions(self, start: int, stop: int, workers: int, pinned: bool) -> Iterator[Portion]:
+        """The portions of these steps in their order; workers are some steps ahead."""
+        loader = DataLoader(
+            self,
+            batch_size=None,
+            sampler=range(start, stop),
+            num_workers=workers,
+            pin_memory=pinned,
+            prefetch_factor=4 if workers else None,
+        )
+        yield from loader
+
+
+@lru_cache(maxsize=2)
+def _order(images: int, seed: int, epoch: int) -> np.ndarray:
+    return generator(seed, epoch, _ORDER).permutation(images)
+
+
+def plain_batches(
+    images: LabelledImages,
+    indices: Sequence[int],
+    size: int,
+    say: Callable[[str], None],
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Images as they are, float32 (N, C, H, W) in [0, 1], and their labels, ``size`` at a time."""
+    for start in range(0, len(indices), size):
+        chosen = indices[start : start + size]
+        if images.pixels is not None and images.split.channels == 3:
+            taken = images.pixels[torch.as_tensor(chosen)].permute(0, 3, 1, 2).contiguous()
+            yield as_floats(taken), torch.from_numpy(images.labels[list(chosen)])
+            continue
+        read: list[tuple[Tensor, int]] = []
+        for index in chosen:
+            try:
+                read.append((images.prepared(index), int(images.labels[index])))
+            except UnreadableImage as error:
+                say(f"Set aside: {images.split.source.name(images.place(index))}: {error}")
+        if read:
+            stacked = torch.stack([image for image, _ in read])
+            yield as_floats(stacked), torch.tensor([label for _, label in read])

@@ -1,0 +1,150 @@
+"""A training folder: its recipe, its log, its snapshots, and where it stands.
+
+::
+
+    training.json                     the recipe, the data, the steps: marks the folder
+    anatomy.json                      what the model is made of
+    log.jsonl                         a line per epoch; depends on the recipe alone
+    times.jsonl                       how long each took, on which machine
+    snapshots/init.safetensors        before training; also warmup, epoch-0010, …, end
+    checkpoints/step-00001200.safetensors   the last two, until all is done
+    report.html                       the learning curves
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from retinoscope.core.errors import RunFolderError
+from retinoscope.core.files import write_atomically
+from retinoscope.core.folders import alone, is_foreign, open_lock, sweep, writing
+from retinoscope.train.recipe import Recipe, differences
+
+SCHEMA = 1
+MARK, LOG = "training.json", "log.jsonl"
+_KIND = "retinoscope training"
+
+
+class TrainingFolder:
+    """The files of a training; one process at a time has it."""
+
+    def __init__(self, path: Path | str, recipe: Mapping[str, Any]) -> None:
+        self.path = Path(path)
+        if self.path.exists() and not self.path.is_dir():
+            raise RunFolderError(f"{str(self.path)!r} is a file, not a folder for a training.")
+        with writing(self.path):
+            self._claim(recipe)
+
+    def _claim(self, recipe: Mapping[str, Any]) -> None:
+        known = (self.path / MARK).is_file()
+        if self.path.is_dir() and not known:
+            if (self.path / "run.json").is_file():
+                raise RunFolderError(
+                    f"{str(self.path)!r} holds an examination, not a training. Name another folder "
+                    "with --out."
+                )
+            if any(is_foreign(path) for path in self.path.iterdir()):
+                raise RunFolderError(
+                    f"{str(self.path)!r} is not empty and no training folder: it holds other "
+                    "files. Name a new or an empty folder with --out."
+                )
+        self.path.mkdir(parents=True, exist_ok=True)
+        self._lock = open_lock(self.path)
+        if not alone(self._lock):
+            self._lock.close()
+            raise RunFolderError(
+                f"{str(self.path)!r} is in use: another process trains there. Wait for it, or name "
+                "another folder with --out."
+            )
+        try:
+            sweep(self.path)
+            if known:
+                self._check(recipe)
+        except BaseException:
+            self.close()
+            raise
+
+    def _check(self, recipe: Mapping[str, Any]) -> None:
+        found = self.described()
+        if found.get(_KIND) != SCHEMA:
+            raise RunFolderError(
+                f"{str(self.path)!r} was made by another version of retinoscope (its layout is "
+                f"{found.get(_KIND)}, this version's {SCHEMA}). Use another folder with --out."
+            )
+        # Settings that came later were then what they are by default.
+        before = Recipe.from_plain(found.get("recipe", {})).to_plain()
+        if lines := differences(before, recipe):
+            raise RunFolderError(
+                f"{str(self.path)!r} holds a training by another recipe: {'; '.join(lines)}. Give "
+                "the old recipe to go on with it, or another folder with --out."
+            )
+
+    def described(self) -> dict[str, Any]:
+        """What the folder says about its training; empty for a new one."""
+        mark = self.path / MARK
+        if not mark.is_file():
+            return {}
+        try:
+            return dict(json.loads(mark.read_bytes()))
+        except (ValueError, TypeError) as error:
+            raise RunFolderError(
+                f"{str(mark)!r} is damaged ({error}), so nobody knows what the folder holds. Use "
+                "another folder with --out."
+            ) from None
+
+    def describe(self, facts: Mapping[str, Any]) -> list[str]:
+        """Write what the training is; refuses other data than before. Returns what has changed."""
+        before = self.described()
+        if not before:
+            text = json.dumps({_KIND: SCHEMA} | dict(facts), indent=1, ensure_ascii=False)
+            self.write(MARK, text + "\n")
+            return []
+        if lines := differences(before.get("data", {}), facts["data"]):
+            raise RunFolderError(
+                f"The data are no longer those that {str(self.path)!r} was begun with: "
+                f"{'; '.join(lines)}. Bring the old ones back, or use another folder with --out."
+            )
+        return differences(before.get("versions", {}), facts["versions"])
+
+    def write(self, name: str, content: str | bytes) -> None:
+        """Write a file of the folder, whole or not at all."""
+        with writing(self.path):
+            write_atomically(self.path / name, content)
+
+    def write_log(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Write the log anew: it is short, and a line is never half there."""
+        self.write(LOG, "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows))
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The log as it stands."""
+        log = self.path / LOG
+        try:
+            return [json.loads(line) for line in log.read_text().splitlines()]
+        except (OSError, ValueError):
+            return []
+
+    def note_time(self, row: Mapping[str, Any]) -> None:
+        """Add how long an epoch took; nothing depends on it."""
+        with writing(self.path), (self.path / "times.jsonl").open("a") as file:
+            file.write(json.dumps(row) + "\n")
+
+    def snapshot(self, name: str) -> Path:
+        """Where the weights of that name lie."""
+        return self.path / "snapshots" / f"{name}.safetensors"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Where it lies how far the training is."""
+        return self.path / "checkpoints"
+
+    def finished(self, steps: int) -> bool:
+        """Whether nothing is left to do."""
+        rows = self.rows()
+        return bool(rows) and rows[-1]["step"] == steps and self.snapshot("end").is_file()
+
+    def close(self) -> None:
+        """Let other processes in."""
+        self._lock.close()

@@ -1,0 +1,187 @@
+"""The images of a training: which of them, with which labels, in memory where they fit."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from retinoscope.core.errors import WrongInput
+from retinoscope.core.preprocessing import Preprocessing
+from retinoscope.data.load import load_data
+from retinoscope.data.prepare import prepare
+from retinoscope.data.source import Source
+from retinoscope.data.split import ImageSplit
+from retinoscope.data.subset import balanced_subset, class_fraction
+from retinoscope.train.recipe import Recipe
+
+_IN_MEMORY = 2 << 30
+"""Bytes of images that are read once and kept."""
+_AT_ONCE = 512
+_EVERY = 5.0
+"""Seconds between two words about the reading."""
+_SCORED = ("test", "val", "validation", "valid")
+
+
+@dataclass(frozen=True)
+class LabelledImages:
+    """Some images of a split, all of them with a label."""
+
+    split: ImageSplit
+    labels: np.ndarray
+    """int64 (N,)."""
+    pixels: Tensor | None = field(default=None, repr=False)
+    """uint8 (N, H, W, 3), as prepared for the model; None where they are read when needed."""
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def place(self, index: int) -> int:
+        """Where an image lies in its source: the same for any choice that it is part of."""
+        return int(self.split.places[index])
+
+    def read(self, index: int) -> np.ndarray:
+        """An image, uint8 (H, W, 3): prepared where it is in memory, else as it is stored."""
+        if self.pixels is not None:
+            return self.pixels[index].numpy()
+        return self.split.source.read(self.place(index))
+
+    @property
+    def preprocessing(self) -> Preprocessing:
+        """What is still to be done to an image that was read."""
+        own = self.split.preprocessing
+        return own if self.pixels is None else replace(own, crop_pct=1.0)
+
+    def prepared(self, index: int) -> Tensor:
+        """An image as the model wants it, uint8 (C, H, W)."""
+        return prepare(self.read(index), self.preprocessing, self.split.channels)
+
+    def in_memory(self, say: Callable[[str], None]) -> LabelledImages:
+        """The same, read once; without the images that cannot be read, which are said."""
+        height, width = self.split.preprocessing.size
+        if len(self) * height * width * 3 > _IN_MEMORY:
+            return self
+        pixels = torch.empty(len(self), height, width, 3, dtype=torch.uint8)
+        lost: list[int] = []
+        begun = said = time.monotonic()
+        for start in range(0, len(self), _AT_ONCE):
+            for sample in replace(self.split, channels=3).fetch(
+                range(start, min(start + _AT_ONCE, len(self)))
+            ):
+                if sample.image is None:
+                    lost.append(sample.place)
+                    name = self.split.source.name(self.place(sample.place))
+                    say(f"Set aside: {name}: {sample.reason}")
+                else:
+                    pixels[sample.place] = sample.image.permute(1, 2, 0)
+            now = time.monotonic()
+            if now - said > _EVERY and start:
+                said = now
+                left = (now - begun) * (len(self) / start - 1)
+                say(f"reading {self.split.name}: {start} of {len(self)}, {left:.0f} s left")
+        kept = np.setdiff1d(np.arange(len(self)), lost)
+        whole = pixels if not lost else pixels[torch.from_numpy(kept)]
+        # Workers are other processes: what they share is not copied for each.
+        return replace(self.chosen(kept), pixels=whole.share_memory_())
+
+    def chosen(self, indices: np.ndarray) -> LabelledImages:
+        """Some of them."""
+        split = replace(self.split, places=self.split.places[indices])
+        pixels = None if self.pixels is None else self.pixels[torch.from_numpy(indices)]
+        return LabelledImages(split, self.labels[indices], pixels)
+
+    @property
+    def protocol(self) -> dict[str, Any]:
+        """What the reader of a figure needs to know."""
+        return dict(self.split.protocol)
+
+
+def find_images(
+    recipe: Recipe,
+    preprocessing: Preprocessing,
+    shape: tuple[int, int],
+    root: str | None = None,
+) -> tuple[LabelledImages, LabelledImages | None]:
+    """The images to train on, and those to score on; None where there are none.
+
+    Args:
+        recipe: Says which data and which share of them.
+        preprocessing: How the model wants its images.
+        shape: The model's number of channels and of answers.
+        root: Where data lie.
+    """
+    sources = load_data(recipe.data, root, preprocessing.size)
+    if "train" not in sources:
+        raise WrongInput(
+            f"{recipe.data!r} has no split called train to learn from. It has: "
+            f"{', '.join(sources) or 'none'}. Lay a folder out as train/CLASS and test/CLASS."
+        )
+    train = _labelled("train", sources["train"], recipe, preprocessing, shape)
+    # The choice is the same for every seed of a recipe: seeds then differ in nothing but training.
+    train = train.chosen(class_fraction(train.labels, recipe.fraction))
+    scored = next((name for name in _SCORED if name in sources), None)
+    if recipe.holdout:
+        held = class_fraction(train.labels, recipe.holdout)
+        rest = np.setdiff1d(np.arange(len(train)), held)
+        train, test = train.chosen(rest), train.chosen(held)
+        test = replace(test, split=replace(test.split, name="train, held out"))
+    elif scored is None:
+        return _enough(train, recipe), None
+    else:
+        test = _labelled(scored, sources[scored], recipe, preprocessing, shape)
+    if recipe.scored:
+        places = balanced_subset(test.labels, len(test), recipe.scored)
+        test = replace(test.chosen(places), split=replace(test.chosen(places).split, balanced=True))
+    return _enough(train, recipe), test
+
+
+def _labelled(
+    name: str,
+    source: Source,
+    recipe: Recipe,
+    preprocessing: Preprocessing,
+    shape: tuple[int, int],
+) -> LabelledImages:
+    """A split whose classes are the model's answers, one for one."""
+    channels, outputs = shape
+    if source.labels is None or source.classes is None:
+        raise WrongInput(
+            f"The images of {recipe.data!r} ({name}) have no labels to learn. A folder gives them "
+            "by its class folders, a table by its label column."
+        )
+    if len(source.classes) != outputs:
+        # Other data may have other numbers of classes, so the way out is named, not taken.
+        raise WrongInput(
+            f"{recipe.model} has {outputs} answers, but {recipe.data} has {len(source.classes)} "
+            f"classes. Give it a head that fits: --model {_with_head(recipe.model, source)}"
+        )
+    known = np.flatnonzero(source.labels >= 0)
+    # What is made at the model's size has nothing to be cut off.
+    made = hasattr(source, "read_many")
+    split = ImageSplit(
+        name, source, known, replace(preprocessing, crop_pct=1.0) if made else preprocessing,
+        channels, np.arange(outputs), outputs, called=recipe.data,
+    )  # fmt: skip
+    return LabelledImages(split, source.labels[known].astype(np.int64))
+
+
+def _with_head(model: str, source: Source) -> str:
+    from retinoscope.core.specification import Specification
+
+    asked = Specification.parse(model)
+    options: Mapping[str, Any] = {**asked.options, "num_classes": len(source.classes or ())}
+    return f"'{Specification(asked.name, options)}'"
+
+
+def _enough(train: LabelledImages, recipe: Recipe) -> LabelledImages:
+    if len(train) < recipe.batch:
+        raise WrongInput(
+            f"A batch of {recipe.batch} cannot be filled: {recipe.data} gives {len(train)} images "
+            f"to train on. Use a batch of {len(train)} or fewer: --batch {len(train)}"
+        )
+    return train

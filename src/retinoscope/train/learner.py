@@ -1,0 +1,199 @@
+"""One optimiser step: mix, forward, backward, perhaps up the hill and backward again, step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import torch
+from timm.utils.model_ema import ModelEmaV3
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from retinoscope.core.errors import RetinoscopeError
+from retinoscope.data.views import generator
+from retinoscope.train.feed import Portion
+from retinoscope.train.objective import averaged, distilled, objective
+from retinoscope.train.optimiser import make_optimiser, optimiser_state, restore_optimiser
+from retinoscope.train.processes import Processes
+from retinoscope.train.recipe import Recipe
+from retinoscope.train.sam import climbed, unrecorded
+from retinoscope.train.schedule import Plan, Schedule
+from retinoscope.train.student import Student
+
+_DROPPED, _SCORED = 4, 5
+"""Mark the random numbers that a network draws, beside those of its images."""
+
+
+class Learner:
+    """A network, its optimiser and its average; :meth:`learn` is one step."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        student: Student,
+        plan: Plan,
+        classes: int,
+        team: Processes,
+        teacher: nn.Module | None = None,
+        say: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        self.recipe, self.student, self.team = recipe, student, team
+        self._classes, self._teacher, self._say = classes, teacher, say
+        self._parts = recipe.accumulate
+        self._dtype = torch.float64 if recipe.precision == "float64" else torch.float32
+        self._layout = torch.channels_last if recipe.channels_last else torch.contiguous_format
+        student.to(team.device, self._dtype).train()
+        if recipe.channels_last:
+            student.to(memory_format=torch.channels_last)
+        self.optimiser = make_optimiser(student, recipe)
+        self.schedule = Schedule(self.optimiser, recipe, plan)
+        self.average = ModelEmaV3(student, decay=recipe.ema) if recipe.ema else None
+        joined = team.joined(student)
+        self._run: Callable[[Tensor], Any] = torch.compile(joined) if recipe.compile else joined
+        self._joined = joined
+
+    @property
+    def best(self) -> Student:
+        """The network that is scored and kept: the average where there is one."""
+        return self.student if self.average is None else self.average.module
+
+    @property
+    def rate(self) -> float:
+        """The learning rate of the last step."""
+        return float(self.optimiser.param_groups[0]["lr"])
+
+    def learn(self, step: int, portion: Portion) -> Tensor:
+        """Do the step with this number, from 0 on; its loss, without waiting for the device."""
+        images, targets = self._batch(step, portion)
+        taught = self._taught(images)
+        while True:
+            try:
+                loss = self._backward(step, images, targets, taught)
+                break
+            except (torch.OutOfMemoryError, RuntimeError) as error:
+                self._halve(error, len(images))
+        if self.recipe.sam:
+            with climbed(self.student.parameters(), self.recipe.sam), unrecorded(self.student):
+                self._backward(step, images, targets, taught)
+        if self.recipe.clip:
+            nn.utils.clip_grad_norm_(self.student.parameters(), self.recipe.clip)
+        self.schedule.set(step)
+        self.optimiser.step()
+        self.optimiser.zero_grad(set_to_none=True)
+        if self.average is not None:
+            self.average.update(self.student)
+        return loss
+
+    def _batch(self, step: int, portion: Portion) -> tuple[Tensor, Tensor]:
+        device = self.team.device
+        images = portion.images.to(device, self._dtype, non_blocking=True)
+        labels = portion.labels.to(device, non_blocking=True)
+        images, targets = self.recipe.augmentation.mix(
+            images, labels, self._classes, seed=self.recipe.seed, step=step, rank=self.team.rank
+        )
+        if targets.is_floating_point():
+            targets = targets.to(self._dtype)
+        return images.contiguous(memory_format=self._layout), targets
+
+    def _taught(self, images: Tensor) -> Tensor | None:
+        if self._teacher is None:
+            return None
+        with torch.no_grad():
+            return self._teacher(images).to(self._dtype)
+
+    def _backward(
+        self, step: int, images: Tensor, targets: Tensor, taught: Tensor | None
+    ) -> Tensor:
+        """Leave the gradient of the mean loss in the parameters; a step always draws the same."""
+        torch.manual_seed(self.seed(step))
+        total = torch.zeros((), device=images.device, dtype=torch.float64)
+        parts = min(self._parts, len(images))
+        taught_parts = taught.chunk(parts) if taught is not None else (None,) * parts
+        chunks = list(zip(images.chunk(parts), targets.chunk(parts), taught_parts, strict=False))
+        for place, (some, goal, lesson) in enumerate(chunks):
+            with self._synchronised(last=place == len(chunks) - 1):
+                loss = self._loss(some, goal, lesson) * (len(some) / len(images))
+                loss.backward()
+            total += loss.detach()
+        return total
+
+    def _loss(self, images: Tensor, targets: Tensor, taught: Tensor | None) -> Tensor:
+        half = self.recipe.precision == "bfloat16"
+        with torch.autocast(images.device.type, torch.bfloat16, enabled=half):
+            passes = [self._run(images) for _ in range(self.recipe.ensemble)]
+        pairs = [answer if isinstance(answer, tuple) else (answer, answer) for answer in passes]
+        logits = averaged([pair[0].to(self._dtype) for pair in pairs])
+        if taught is None:
+            return objective(logits, targets)
+        kind = self.recipe.distillation
+        assert kind != "none"  # there is a teacher
+        learned = averaged([pair[1].to(self._dtype) for pair in pairs])
+        return distilled(
+            logits, learned, targets, taught, kind, self.recipe.teaching, self.recipe.temperature
+        )
+
+    def seed(self, step: int, scoring: bool = False) -> int:
+        """Of what the network draws in a step, or when it is scored behind so many steps."""
+        stream = _SCORED if scoring else _DROPPED
+        random = generator(self.recipe.seed, (self.team.rank << 40) + step, stream)
+        return int(random.integers(2**63))
+
+    def draws(self, image: tuple[int, int, int]) -> bool:
+        """Whether two passes in training mode differ."""
+        example = torch.full((2, *image), 0.5, device=self.team.device, dtype=self._dtype)
+        with torch.no_grad(), unrecorded(self.student):
+            passes = []
+            for seed in (0, 1):
+                torch.manual_seed(seed)
+                answer = self.student(example)
+                passes.append(answer[0] if isinstance(answer, tuple) else answer)
+        return not torch.equal(*passes)
+
+    @contextmanager
+    def _synchronised(self, last: bool) -> Iterator[None]:
+        """Gradients are exchanged between processes once a step, with its last part."""
+        wait = isinstance(self._joined, DistributedDataParallel) and not last
+        with self._joined.no_sync() if wait else nullcontext():  # type: ignore[operator]
+            yield
+
+    def _halve(self, error: Exception, images: int) -> None:
+        full = isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+        if not full:
+            raise error
+        self.optimiser.zero_grad(set_to_none=True)
+        if self._parts >= images:
+            raise RetinoscopeError(
+                "One image does not fit into memory for training. Use a smaller model, smaller "
+                "images or precision=bfloat16."
+            ) from error
+        self._parts *= 2
+        self._say(
+            f"Out of memory: each batch of {images} now goes through in {self._parts} parts. The "
+            f"gradient stays that of the whole batch; batch norms see {images // self._parts} "
+            f"images at a time. Say accumulate={self._parts} to begin so."
+        )
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Everything that changes from step to step: tensors by name, and plain values."""
+        tensors, plain = optimiser_state(self.optimiser)
+        named = {f"optimiser.{key}": value for key, value in tensors.items()}
+        named |= {f"model.{key}": value for key, value in self.student.state_dict().items()}
+        if self.average is not None:
+            held = self.average.module.state_dict()
+            named |= {f"average.{key}": value for key, value in held.items()}
+        return named, {"optimiser": plain, "parts": self._parts}
+
+    def restore(self, tensors: Mapping[str, Tensor], plain: Mapping[str, Any]) -> None:
+        """Put back what :meth:`state` gave."""
+
+        def under(name: str) -> dict[str, Tensor]:
+            start = f"{name}."
+            return {k.removeprefix(start): v for k, v in tensors.items() if k.startswith(start)}
+
+        self.student.load_state_dict(under("model"))
+        if self.average is not None:
+            self.average.module.load_state_dict(under("average"))
+        restore_optimiser(self.optimiser, under("optimiser"), plain["optimiser"])
+        self._parts = plain["parts"]

@@ -1,0 +1,110 @@
+"""One process or many: who is who, and how they add up. torchrun starts them; DDP joins them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from retinoscope.core.errors import RetinoscopeError, first_line
+from retinoscope.models.device import find_device
+
+_PATIENCE = timedelta(minutes=30)
+"""How long processes wait for each other: rank 0 may be reading images meanwhile."""
+
+
+class LostProcess(RetinoscopeError):
+    """Another process of a training has died."""
+
+
+@dataclass(frozen=True)
+class Processes:
+    """Which of how many this one is."""
+
+    rank: int = 0
+    world: int = 1
+    device: torch.device = torch.device("cpu")
+
+    @property
+    def first(self) -> bool:
+        """Whether this one writes files and speaks."""
+        return self.rank == 0
+
+    def add(self, values: Tensor) -> Tensor:
+        """The sum of a CPU tensor over all processes."""
+        if self.world == 1:
+            return values
+        moved = values.to(self.device) if dist.get_backend() == "nccl" else values
+        dist.all_reduce(moved)
+        return moved.cpu()
+
+    def told(self, value: Any) -> Any:
+        """What the first process has; the others' own is ignored."""
+        if self.world == 1:
+            return value
+        held = [value]
+        dist.broadcast_object_list(held, src=0)
+        return held[0]
+
+    def gathered(self, value: Any) -> list[Any]:
+        """What each process has, in their order."""
+        if self.world == 1:
+            return [value]
+        held: list[Any] = [None] * self.world
+        dist.all_gather_object(held, value)
+        return held
+
+    def share_buffers(self, model: nn.Module) -> None:
+        """Give all processes the first one's statistics of batch norms."""
+        if self.world > 1:
+            for buffer in model.buffers():
+                dist.broadcast(buffer, src=0)
+
+    def joined(self, model: nn.Module) -> nn.Module:
+        """The model with gradients that are averaged over all processes."""
+        if self.world == 1:
+            return model
+        ids = [self.device] if self.device.type == "cuda" else None
+        return DistributedDataParallel(model, device_ids=ids)
+
+
+@contextmanager
+def processes(device: str | None) -> Iterator[Processes]:
+    """The processes that torchrun has started; this one alone if it has not."""
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    if world == 1:
+        yield Processes(device=find_device(device))
+        return
+    local = int(os.environ.get("LOCAL_RANK", "0"))
+    several = torch.cuda.is_available() and device in (None, "cuda")
+    place = torch.device("cuda", local) if several else find_device(device)
+    if place.type == "cuda":
+        torch.cuda.set_device(place)
+    dist.init_process_group("nccl" if place.type == "cuda" else "gloo", timeout=_PATIENCE)
+    try:
+        yield Processes(dist.get_rank(), world, place)
+    except RetinoscopeError:
+        raise
+    except RuntimeError as error:
+        if not _is_loss(error):
+            raise
+        raise LostProcess(
+            f"Process {dist.get_rank()} of {world} has lost another one: {first_line(error)} It "
+            "was killed or has failed; its own message says why. Start the same command again: "
+            "the training goes on from its last checkpoint."
+        ) from error
+    finally:
+        dist.destroy_process_group()
+
+
+def _is_loss(error: RuntimeError) -> bool:
+    words = ("connection", "peer", "timed out", "timeout", "socket", "nccl", "gloo")
+    return any(word in str(error).lower() for word in words)

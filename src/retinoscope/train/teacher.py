@@ -1,0 +1,38 @@
+"""The network that another learns of."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from retinoscope.core.errors import WrongInput, first_line
+from retinoscope.models.load import load_model
+from retinoscope.train.processes import Processes
+from retinoscope.train.recipe import Recipe
+from retinoscope.train.student import Student
+
+
+def load_teacher(
+    recipe: Recipe, image: tuple[int, int, int], outputs: int, team: Processes
+) -> nn.Module | None:
+    """The teacher of a recipe, in eval mode, from images in [0, 1] to logits; None without one."""
+    if recipe.distillation == "none":
+        return None
+    loaded = load_model(recipe.teacher)
+    dtype = torch.float64 if recipe.precision == "float64" else torch.float32
+    teacher = Student(loaded).to(team.device, dtype).eval().requires_grad_(False)
+    example = torch.zeros(1, *image, device=team.device, dtype=dtype)
+    try:
+        with torch.no_grad():
+            answers = teacher(example).shape[-1]
+    except Exception as error:  # another size or number of channels fails anywhere inside
+        raise WrongInput(
+            f"The teacher {recipe.teacher} does not take the images of {recipe.model}, "
+            f"{'×'.join(map(str, image))}: {first_line(error)} Name one that does."
+        ) from error
+    if answers != outputs:
+        raise WrongInput(
+            f"The teacher {recipe.teacher} has {answers} answers, {recipe.model} has {outputs}: "
+            "nothing can be learned of it. Name one that was trained on the same classes."
+        )
+    return teacher
