@@ -1,0 +1,65 @@
+"""One experiment per file: its docstring gives the command, the cost and what came out.
+
+A file holds ``RECIPE``, and ``VARIANTS`` where there are other forms of it by name: those of a
+paper's code where it differs from the paper.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+
+from retinoscope.core.catalogue import entries
+from retinoscope.core.errors import RetinoscopeError, did_you_mean
+from retinoscope.core.specification import Specification
+from retinoscope.train.recipe import Recipe, changed
+
+
+class UnknownRecipe(RetinoscopeError, LookupError):
+    """No recipe or variant of that name exists."""
+
+
+def list_recipes() -> list[str]:
+    """The names of all recipes, variants included as ``recipe.variant``.
+
+    Example:
+        >>> list_recipes()[:2]
+        ['cifar_plain', 'cifar_sgd']
+    """
+    return [
+        name
+        for entry in entries(__path__)
+        for name in (entry, *(f"{entry}.{variant}" for variant in _variants(entry)))
+    ]
+
+
+def get_recipe(name: str) -> Recipe:
+    """The recipe of that name; ``name.variant`` for another form of it.
+
+    Example:
+        >>> get_recipe("cifar_strong.original").augmentation.mixup
+        1.0
+    """
+    entry, dot, variant = name.partition(".")
+    known = list_recipes()
+    if name not in known:
+        raise UnknownRecipe(
+            f"There is no recipe {name!r}. {did_you_mean(name, known)}There are: "
+            f"{', '.join(known)}. Their settings: retinoscope list recipes"
+        )
+    return _variants(entry)[variant] if dot else import_module(f"{__name__}.{entry}").RECIPE
+
+
+def parse_recipe(text: str) -> Recipe:
+    """A recipe from ``name`` or ``name:key=value,key=value``.
+
+    Example:
+        >>> parse_recipe("cifar_strong:epochs=10,mixup=0.2").epochs
+        10
+    """
+    asked = Specification.parse(text)
+    return changed(get_recipe(asked.name), asked.options, asked.name)
+
+
+def _variants(entry: str) -> Mapping[str, Recipe]:
+    return getattr(import_module(f"{__name__}.{entry}"), "VARIANTS", {})

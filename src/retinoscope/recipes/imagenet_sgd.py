@@ -1,0 +1,29 @@
+"""SGD with stairs on ImageNet: 90 epochs, the rate divided by ten after 30, 60 and 80.
+
+    torchrun --nproc-per-node 4 -m retinoscope train imagenet_sgd --out runs/r50-sgd
+
+After Park & Kim, "Blurs Behave Like Ensembles" (ICML 2022, arXiv:2105.12639). It was not trained
+here.
+"""
+
+from dataclasses import replace
+
+from retinoscope.data.augment import Augmentation
+from retinoscope.train.recipe import Recipe
+
+RECIPE = Recipe(
+    model="resnet50",
+    data="imagenet",
+    epochs=90,
+    warmup=1,
+    batch=256,
+    optimiser="momentum",
+    lr=0.1,
+    momentum=0.9,
+    weight_decay=1e-4,
+    schedule="steps",
+    milestones=(30, 60, 80),
+    factor=0.1,
+    augmentation=Augmentation(resized=(0.08, 1.0), flip=True),
+)
+VARIANTS = {"original": replace(RECIPE, idle_start=True)}

@@ -1,0 +1,22 @@
+"""A network of 0.1 million parameters in minutes on one core."""
+
+from retinoscope.data.augment import Augmentation
+from retinoscope.train.recipe import Recipe
+
+RECIPE = Recipe(
+    model="micro_resnet",
+    data="cues",
+    epochs=12,
+    warmup=1,
+    batch=64,
+    optimiser="adamw",
+    lr=2e-3,
+    weight_decay=0.05,
+    schedule="cosine",
+    advance="step",
+    clip=5.0,
+    drop_path=0.0,
+    fraction=0.2,
+    scored=2000,
+    augmentation=Augmentation(crop=0.125, flip=True),
+)
