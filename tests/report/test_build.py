@@ -234,3 +234,127 @@ def test_charts_of_nothing_and_of_one_point():
     assert "nan" not in str(nothing) + str(one)
     assert ticks(0, 0) == []
     assert number(0.0) == "0"
+
+
+@pytest.fixture
+def trained(tmp_path):
+    """A training folder: the two files, the anatomy and a snapshot."""
+    from safetensors.torch import save_file
+
+    from retinoscope import dissect
+    from run.tiny import build
+    from train.by_hand import write_training
+
+    folder = write_training(tmp_path / "training")
+    (folder / "anatomy.json").write_text(dissect(build().eval(), 16).to_json())
+    (folder / "snapshots").mkdir()
+    save_file(build().state_dict(), folder / "snapshots" / "end.safetensors")
+    return folder
+
+
+def _cells(page, title):
+    """The numbers below the figure of that title."""
+    body = page.split(f"<h3>{title}")[1].split("<tbody>")[1].split("</tbody>")[0]
+    rows = [row.split("<td>")[1:] for row in body.split("<tr>")[1:]]
+    return [tuple(cell.split("<")[0] for cell in row) for row in rows]
+
+
+def test_a_training_folder_is_a_report_of_its_own(trained, tmp_path):
+    result = CliRunner().invoke(app, ["report", str(trained), "-o", f"{tmp_path}/page.html"])
+    assert result.exit_code == 0, result.output
+    page = (tmp_path / "page.html").read_text()
+    assert "a file could not be read" not in page
+    assert "<bdi>tiny</bdi>" in page
+    assert page.count('<article class="card">') == 1
+    assert "How did it learn?" in page
+    assert page.count('class="chart"') == 4
+    assert _cells(page, "Negative log-likelihood") == [
+        ("train", "1", "2.137"), ("train", "2", "1.839"), ("train", "3", "1.713"),
+        ("test", "0", "2.314"), ("test", "1", "1.977"), ("test", "2", "1.552"),
+        ("test", "3", "1.224"),
+    ]  # fmt: skip
+    assert _cells(page, "Accuracy on test data")[-1] == ("3", "0.5867")
+    assert _cells(page, "Learning rate")[2] == ("2", "0.125")
+    assert "3840 images of cues (train), crop 0.125, flip True, mixup 0.8, smoothing 0.1" in page
+    assert "weight decay 0.05, batch 96, seed 7; recipe micro, 2 of warm-up, then 1 epochs" in page
+    assert "tested on 1000 images of test" in page
+    assert "optimiser adamw" in page
+    assert "float32, batches of 96" in page
+
+
+def test_the_end_of_the_warm_up_and_the_names_of_the_curves_are_seen(trained):
+    (subject,) = collect([trained])
+    nll, *rest = figures(subject.measured[0].result)
+    assert [line.name for line in nll.chart.lines] == ["train", "test"]
+    assert len({line.colour for line in nll.chart.lines}) == 2
+    for figure in (nll, *rest):
+        svg = str(figure.chart.svg())
+        assert svg.count(">end of warm-up</text>") == 1
+        (mark,) = [part for part in svg.split("<line")[1:] if 'class="mark"' in part]
+        x = mark.split('x1="')[1].split('"')[0]
+        assert f'cx="{x}"' in svg  # where the points of epoch 2 are
+        assert (">train</text>" in svg, ">test</text>" in svg) == (figure is nll,) * 2
+
+
+def test_what_was_not_tested_has_no_figure_and_no_name(trained):
+    from train.by_hand import ROWS, write_training
+
+    none = dict.fromkeys(("accuracy", "nll", "ece", "images"))
+    write_training(trained, [row | none for row in ROWS])
+    (subject,) = collect([trained])
+    drawn = figures(subject.measured[0].result)
+    assert [figure.field for figure in drawn] == ["nll", "lr"]
+    assert ">test</text>" not in drawn[0].chart.svg()
+    assert ">train</text>" in drawn[0].chart.svg()
+
+
+def test_trainings_and_runs_side_by_side(trained, measured, tmp_path):
+    from train.by_hand import ROWS, write_training
+
+    second = shutil.copytree(trained, tmp_path / "second")
+    write_training(second, ROWS[:3], seed=8, lr=0.5)
+    third = shutil.copytree(trained, tmp_path / "third")
+    write_training(third, ROWS[:1], seed=9)
+    page = build_report([trained, measured, second, third], tmp_path / "r.html").read_text()
+    assert page.count('<article class="card">') == 5
+    assert page.count('<section id="training-') == 1  # all recipes in one section
+    section = page.split('<section id="training-')[1].split("</section>")[0]
+    assert section.count("<figcaption>") == 4 * 3
+    assert "tiny (recipe micro, seed 7, 3 of 3 epochs, 16×16)" in page
+    assert "tiny (recipe micro, seed 8, 2 of 3 epochs, 16×16)" in page
+    assert page.count("not finished: 2 of 3 epochs") == 1
+    assert page.count("not finished: 3 of 3 epochs") == 0
+    warned = page.split("Untrained weights.")[1].split("</p>")[0]
+    assert "seed 9, 0 of 3 epochs" in warned
+    assert "seed 8" not in warned
+
+
+@pytest.mark.parametrize("which", ["log.jsonl", "training.json", "anatomy.json"])
+@pytest.mark.parametrize("harm", [b"", b"\xff\xfe", b"[]", b"{}"])
+def test_a_damaged_training_is_said_and_the_rest_stands(trained, measured, tmp_path, which, harm):
+    (trained / which).write_bytes(harm)
+    page = build_report([trained, measured], tmp_path / "r.html").read_text()
+    assert page.count("a file could not be read") == 1
+    assert page.count('<td class="word">measured</td>') == 4 + (which == "anatomy.json")
+    build_report(trained)  # nor does it end the report of the training alone
+
+
+def test_an_examined_snapshot_carries_its_curves(trained, tmp_path):
+    from retinoscope.run.run import Run
+    from run.elsewhere import TINY
+
+    snapshot = str(trained / "snapshots" / "end.safetensors")
+    subject = load_subject(TINY, "cues", images=20, weights=snapshot)
+    run = Run(tmp_path / "run")
+    run.measure(Variance(), subject)
+    run.files.close()
+    shutil.rmtree(trained)  # the run folder is enough
+    page = build_report(tmp_path / "run").read_text()
+    assert "How did it learn?" in page
+    assert _cells(page, "Accuracy on test data")[1] == ("1", "0.2718")
+    assert page.count('<td class="word">measured</td>') == 2
+    next((tmp_path / "run").rglob("log.jsonl")).write_text("{")
+    page = build_report(tmp_path / "run").read_text()
+    assert "a file could not be read" in page
+    assert "Line 1 of" in page
+    assert page.count('<td class="word">measured</td>') == 1

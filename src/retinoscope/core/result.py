@@ -27,6 +27,8 @@ def axes(
     x: str = "",
     error: str = "",
     changes: str = "",
+    rows: str = "",
+    marks: str = "",
     figure: bool = True,
 ) -> Any:
     """A field that holds an array with one axis per name.
@@ -40,12 +42,14 @@ def axes(
         x: The field with the places along the last axis.
         error: The field with the standard errors.
         changes: For what each unit does to its input: to what, in words.
+        rows: The field with the names of the places along the first axis; units have theirs.
+        marks: The field with places along the last axis that should be seen, and words for each.
         figure: Whether it is worth a picture of its own.
     """
     return field(
         metadata={
             "axes": names, "unit": unit, "title": title, "x": x, "error": error,
-            "changes": changes, "figure": figure,
+            "changes": changes, "rows": rows, "marks": marks, "figure": figure,
         }
     )  # fmt: skip
 

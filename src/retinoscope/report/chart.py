@@ -12,7 +12,7 @@ from retinoscope.plots.bands import BANDS
 from retinoscope.report.markup import tag
 
 _WIDTH, _HEIGHT = 460.0, 280.0
-_LEFT, _RIGHT, _TOP, _BOTTOM = 54.0, 12.0, 12.0, 40.0
+_LEFT, _RIGHT, _TOP, _BOTTOM = 66.0, 12.0, 12.0, 40.0
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,14 @@ class Band:
 
 
 @dataclass(frozen=True)
+class Mark:
+    """A place on the x axis where something ends or begins, and what."""
+
+    x: float
+    words: str
+
+
+@dataclass(frozen=True)
 class Chart:
     """What a chart shows; :meth:`svg` draws it."""
 
@@ -56,6 +64,9 @@ class Chart:
     y_range: tuple[float, float] | None = None
     name: str = ""
     x_range: tuple[float, float] = (0.0, 1.0)
+    marks: Sequence[Mark] = ()
+    legend: bool = False
+    """Whether to name the lines within the chart: where they are few, and no units."""
 
     @property
     def shaded(self) -> bool:
@@ -71,7 +82,9 @@ class Chart:
             *(self._band(band) for band in self.bands),
             *self._y_axis(low, high),
             *self._x_axis(),
+            *(part for mark in self.marks for part in self._mark(mark)),
             *(part for line in self.lines for part in self._line(line, low, high)),
+            *self._legend(),
         ]
         return tag(
             "svg",
@@ -135,6 +148,26 @@ class Chart:
                     fill="#222")  # fmt: skip
         return [*marks, label]
 
+    def _mark(self, mark: Mark) -> list[Markup]:
+        """A dashed line from top to bottom with words beside it; none where it is out of sight."""
+        if not self.x_range[0] <= mark.x <= self.x_range[1]:
+            return []
+        x = self._x(mark.x)
+        right = x > (_LEFT + _WIDTH - _RIGHT) / 2
+        return [
+            _rule(x, _TOP, x, _HEIGHT - _BOTTOM, "#888", stroke_dasharray="4 3", class_="mark"),
+            _words(mark.words, x - 4 if right else x + 4, _HEIGHT - _BOTTOM - 6, "#666",
+                   "end" if right else "start"),
+        ]  # fmt: skip
+
+    def _legend(self) -> list[Markup]:
+        """The names of the lines that are drawn, in their colours, at the upper right."""
+        drawn = [line for line in self.lines if self.legend and _runs(line.points)]
+        return [
+            _words(line.name, _WIDTH - _RIGHT - 6, _TOP + 14 * (place + 1), line.colour, "end")
+            for place, line in enumerate(drawn)
+        ]
+
     def _line(self, line: Line, low: float, high: float) -> list[Markup]:
         drawn: list[Markup] = []
         for run in _runs(line.points):
@@ -191,8 +224,14 @@ def ticks(low: float, high: float, about: int = 5) -> list[float]:
     return [round(n * step, 12) + 0.0 for n in range(first, math.floor(high / step + 1e-9) + 1)]
 
 
-def _rule(x1: float, y1: float, x2: float, y2: float, colour: str) -> Markup:
-    return tag("line", x1=x1, y1=y1, x2=x2, y2=y2, stroke=colour, stroke_width="0.8")
+def _rule(x1: float, y1: float, x2: float, y2: float, colour: str, **attributes: object) -> Markup:
+    return tag("line", x1=x1, y1=y1, x2=x2, y2=y2, stroke=colour, stroke_width="0.8", **attributes)
+
+
+def _words(text: str, x: float, y: float, colour: str, anchor: str) -> Markup:
+    """Words among curves: the white around them keeps them readable."""
+    return tag("text", text, x=x, y=y, fill=colour, text_anchor=anchor, stroke="#fff",
+               stroke_width="3", paint_order="stroke")  # fmt: skip
 
 
 def _runs(points: Sequence[Point]) -> list[list[Point]]:

@@ -1,4 +1,4 @@
-"""What run folders hold, read without the models: the only input of a report."""
+"""What run and training folders hold, read without the models: the only input of a report."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from typing import Any
 from retinoscope.core.anatomy import Anatomy
 from retinoscope.core.errors import RetinoscopeError, UnreadableFile
 from retinoscope.core.result import Result, load_described
+from retinoscope.core.subject import HISTORY
 from retinoscope.probes import get_probe, list_probes
+from retinoscope.train.curves import LearningCurves, read_curves
 
 
 @dataclass(frozen=True)
@@ -24,7 +26,7 @@ class Measured:
 
 @dataclass
 class Examined:
-    """One subject of a run folder."""
+    """One subject of a run folder, or what a training folder holds."""
 
     name: str
     weights: str
@@ -38,7 +40,7 @@ class Examined:
 
 
 def collect(runs: Iterable[Path]) -> list[Examined]:
-    """All subjects of all run folders, in the order of the folders and of their names."""
+    """All subjects of all folders, in the order of the folders and of their names."""
     found = [subject for run in runs for subject in _subjects(Path(run))]
     if not any(subject.measured or subject.skipped or subject.problems for subject in found):
         raise UnreadableFile(
@@ -49,15 +51,47 @@ def collect(runs: Iterable[Path]) -> list[Examined]:
 
 
 def _subjects(run: Path) -> list[Examined]:
-    if not (run / "run.json").is_file():
+    trained = [_trained(run)] if (run / "training.json").is_file() else []
+    if not (run / "run.json").is_file() and not trained:
         raise UnreadableFile(
-            f"{str(run)!r} is not a run folder: it has no run.json. "
-            "Make one with: retinoscope examine MODEL --out FOLDER"
+            f"{str(run)!r} is not a run folder: it has no run.json, nor the training.json of a "
+            "training. Make one with: retinoscope examine MODEL --out FOLDER"
         )
     folders = sorted(path.parent for path in run.glob("*/subject.json"))
     order = _order(run)
     folders.sort(key=lambda f: order.index(f.name) if f.name in order else len(order))
-    return [_subject(folder) for folder in folders]
+    return trained + [_subject(folder) for folder in folders]
+
+
+def _trained(folder: Path) -> Examined:
+    """A training as a subject of which nothing is known but how it learned."""
+    called, problems = folder.resolve().name, []
+    try:
+        anatomy = Anatomy.from_json((folder / "anatomy.json").read_text())
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        anatomy = Anatomy(called, ())
+        problems.append(f"The anatomy in {called} cannot be read: {error}.")
+    examined = Examined(anatomy.model, anatomy.weights, anatomy, {}, problems=problems)
+    if (curves := _curves(folder, examined)) is not None:
+        protocol = curves.protocol
+        examined.name, examined.weights = protocol["model"], protocol["weights"]
+        examined.protocol = {"trained": protocol["trained"]}
+    return examined
+
+
+def _curves(folder: Path, examined: Examined) -> LearningCurves | None:
+    """How the weights of a subject were learned, if its folder says so."""
+    if not any((folder / name).exists() for name in HISTORY):
+        return None
+    try:
+        curves = read_curves(folder)
+    except UnreadableFile as error:
+        examined.problems.append(f"training: {error}")
+        return None
+    last = int(curves.epoch[-1])
+    unfinished = [f"not finished: {last} of {curves.planned} epochs"] * (last < curves.planned)
+    examined.measured.append(Measured(curves, {"notices": unfinished}))
+    return curves
 
 
 def _order(run: Path) -> list[str]:
@@ -83,6 +117,7 @@ def _subject(folder: Path) -> Examined:
             examined.skipped.append(dict(json.loads(path.read_bytes())))
         except (OSError, ValueError, TypeError):
             examined.problems.append(f"{path.name} is damaged.")
+    _curves(folder, examined)
     return examined
 
 

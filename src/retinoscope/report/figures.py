@@ -10,12 +10,14 @@ from typing import Any
 import numpy as np
 
 from retinoscope.core.result import Result
-from retinoscope.report.chart import Band, Chart, Line, Point, value_range
+from retinoscope.report.chart import Band, Chart, Line, Mark, Point, value_range
 
 _VIRIDIS = (
     (68, 1, 84), (71, 45, 123), (59, 82, 139), (44, 114, 142), (33, 145, 140), (40, 174, 128),
     (94, 201, 98), (173, 220, 48), (253, 231, 37),
 )  # fmt: skip
+_APART = ("#c2571a", "#1f4e79", "#2f7d4f", "#7a4a94")
+"""For few lines that are no series, so that each is easily told from the others."""
 _LIGHTEST = 0.88
 """The lightest yellow cannot be seen on white."""
 
@@ -37,14 +39,17 @@ def figures(result: Result) -> list[Figure]:
     return [
         _figure(result, name, described[name].metadata)
         for name in described
-        if described[name].metadata["figure"] and _drawable(result, described[name].metadata)
+        if described[name].metadata["figure"] and _drawable(result, name, described[name].metadata)
     ]
 
 
-def _drawable(result: Result, about: Mapping[str, Any]) -> bool:
-    """A value per unit, a curve per unit, or one curve; maps are for probes to come."""
-    first = about["axes"][0] == "unit" and hasattr(result, "units")
-    return len(about["axes"]) == 1 or (first and len(about["axes"]) == 2)
+def _drawable(result: Result, name: str, about: Mapping[str, Any]) -> bool:
+    """A value per unit, a curve per unit or other row that has a name, or one curve.
+
+    Maps are for probes to come. Where all is missing, there is nothing to draw.
+    """
+    named = len(about["axes"]) == 2 and bool(_names(result, about))
+    return (len(about["axes"]) == 1 or named) and not np.isnan(getattr(result, name)).all()
 
 
 def _figure(result: Result, name: str, about: Mapping[str, Any]) -> Figure:
@@ -61,22 +66,20 @@ def _figure(result: Result, name: str, about: Mapping[str, Any]) -> Figure:
             for unit, kind, v, e in zip(_units(result), _kinds(result), values, errors, strict=True)
         )
         return Figure(name, title, chart, header, rows)
-    places = getattr(result, about["x"]) if about["x"] else np.broadcast_to(
-        np.arange(values.shape[1]), values.shape
-    )  # fmt: skip
+    places = getattr(result, about["x"]) if about["x"] else np.arange(values.shape[1])
+    places = np.broadcast_to(places, values.shape)
     x_unit = result.described()[about["x"]].metadata["unit"] if about["x"] else ""
     x_label = f"{about['axes'][-1]} ({x_unit})" if x_unit else about["axes"][-1]
-    chart = _curves(result, values, errors, places, (x_label, about["unit"], title))
-    header = ("unit", "kind", x_label, about["unit"], "standard error")
+    chart = _curves(result, values, errors, places, about, (x_label, title))
+    cells = zip(_about_rows(result, about), places, values, errors, strict=True)
     rows = tuple(
-        (unit, kind, number(x), number(v), number(e))
-        for unit, kind, xs, vs, es in zip(
-            _units(result), _kinds(result), places, values, errors, strict=True
-        )
+        (*names, number(x), number(v), *([number(e)] if about["error"] else []))
+        for names, xs, vs, es in cells
         for x, v, e in zip(xs, vs, es, strict=True)
         if math.isfinite(v)
     )
-    return Figure(name, title, chart, header, rows)
+    first = ("unit", "kind") if about["axes"][0] == "unit" else (about["axes"][0],)
+    return Figure(name, title, chart, (*first, x_label, about["unit"], *_error(about)), rows)
 
 
 def _single(
@@ -91,18 +94,20 @@ def _single(
     places = getattr(result, about["x"]) if about["x"] else np.arange(len(values), dtype=float)
     axis = about["axes"][0]
     points = [
-        Point(float(x), float(y), float(e), f"{axis} {number(x)} · {number(y)} ± {number(e)}")
+        Point(float(x), float(y), float(e), f"{axis} {number(x)} · {number(y)}{_plus_minus(e)}")
         for x, y, e in zip(places, values, errors, strict=True)
     ]
     ends = (float(min(places, default=0)), float(max(places, default=0)))
     ends = ends if ends[1] > ends[0] else (ends[0] - 0.5, ends[0] + 0.5)
     chart = Chart(
-        [Line(points, "#1f4e79", title)], axis, about["unit"], (), False, None, title, ends
-    )
+        [Line(points, "#1f4e79", title)], axis, about["unit"], (), False, None, title, ends,
+        _marks(result, about),
+    )  # fmt: skip
     rows = tuple(
-        (number(x), number(v), number(e)) for x, v, e in zip(places, values, errors, strict=True)
+        (number(x), number(v), *([number(e)] if about["error"] else []))
+        for x, v, e in zip(places, values, errors, strict=True)
     )
-    return Figure(name, title, chart, (axis, about["unit"], "standard error"), rows)
+    return Figure(name, title, chart, (axis, about["unit"], *_error(about)), rows)
 
 
 def _by_depth(
@@ -128,26 +133,36 @@ def _curves(
     values: np.ndarray,
     errors: np.ndarray,
     places: np.ndarray,
-    labels: tuple[str, str, str],
+    about: Mapping[str, Any],
+    labels: tuple[str, str],
 ) -> Chart:
-    """One curve per unit, early ones dark, late ones light (fig. 2a)."""
-    x_label, unit, title = labels
+    """One curve per row: units from dark to light (fig. 2a), few others in colours of their own."""
+    x_label, title = labels
+    few = about["axes"][0] != "unit" and len(values) <= len(_APART)
     lines = []
-    for place, (name, kind) in enumerate(zip(_units(result), _kinds(result), strict=True)):
+    for place, names in enumerate(_about_rows(result, about)):
         points = [
             Point(
                 float(x),
                 float(y),
                 float(e),
-                f"{name} · {kind} · {number(y)} at {x_label} {number(x)}",
+                f"{' · '.join(names)} · {number(y)} at {x_label} {number(x)}",
             )
             for x, y, e in zip(places[place], values[place], errors[place], strict=True)
         ]
-        lines.append(Line(points, shade(place / max(1, len(values) - 1)), name))
+        colour = _APART[place] if few else shade(place / max(1, len(values) - 1))
+        lines.append(Line(points, colour, names[0]))
     finite = places[np.isfinite(places)]
     ends = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
     ends = ends if ends[1] > ends[0] else (ends[0], ends[0] + 1.0)
-    return Chart(lines, x_label, unit, (), False, None, title, ends)
+    marks = _marks(result, about)
+    return Chart(lines, x_label, about["unit"], (), False, None, title, ends, marks, few)
+
+
+def _marks(result: Result, about: Mapping[str, Any]) -> list[Mark]:
+    """The places along the last axis that should be seen; older files know of none."""
+    marks = getattr(result, about["marks"]) if about.get("marks") else ()
+    return [Mark(float(place), str(words)) for place, words in marks]
 
 
 def _bands(result: Result) -> Iterator[Band]:
@@ -193,6 +208,30 @@ def number(value: float) -> str:
         ('−1.235', '–')
     """
     return f"{value:.4g}".replace("-", "−") if math.isfinite(value) else "–"
+
+
+def _plus_minus(error: float) -> str:
+    return f" ± {number(error)}" if math.isfinite(error) else ""
+
+
+def _error(about: Mapping[str, Any]) -> tuple[str, ...]:
+    """The head of a column that only those have who say how sure they are."""
+    return ("standard error",) if about["error"] else ()
+
+
+def _names(result: Result, about: Mapping[str, Any]) -> tuple[str, ...]:
+    """Of the rows; older files know of those of units only."""
+    if about["axes"][0] == "unit":
+        return _units(result)
+    return getattr(result, about["rows"]) if about.get("rows") else ()
+
+
+def _about_rows(result: Result, about: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """What is known of each row: the name, and of a unit its kind."""
+    names = _names(result, about)
+    if about["axes"][0] == "unit":
+        return list(zip(names, _kinds(result), strict=True))
+    return [(name,) for name in names]
 
 
 def _units(result: Result) -> tuple[str, ...]:

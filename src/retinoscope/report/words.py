@@ -10,6 +10,8 @@ import numpy as np
 from retinoscope.core.result import Result
 
 _NEVER = ("stem", "head")
+_LEARNED = ("tested on", "epochs", "recipe")
+"""What only the protocol of a training has."""
 
 
 def by_kind(result: Result) -> list[str]:
@@ -42,6 +44,7 @@ def protocol_lines(protocol: Mapping[str, Any]) -> list[tuple[str, str]]:
     if protocol.get("left out"):
         chosen += f" ({protocol['left out']} of classes that the model does not know left out)"
     balanced = ", the same number of every class" if protocol.get("balanced") else ""
+    device = f" on {protocol['device']}" if protocol.get("device") else ""
     lines = [
         ("model", str(protocol.get("model", ""))),
         ("weights", str(protocol.get("weights", ""))),
@@ -53,9 +56,10 @@ def protocol_lines(protocol: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("cut", _cut(preprocessing)),
         ("normalisation", f"mean {_plain(preprocessing.get('mean'))}, "
                           f"deviation {_plain(preprocessing.get('std'))}"),
-        ("precision", f"{protocol.get('precision', '')} on {protocol.get('device', '')}, "
+        ("precision", f"{protocol.get('precision', '')}{device}, "
                       f"batches of {protocol.get('batch', '')}"),
         ("seed", str(protocol.get("seed", ""))),
+        *((key, _plain(protocol[key])) for key in _LEARNED if key in protocol),
         ("settings", _plain(protocol.get("settings")) or "none"),
         ("versions", _plain(protocol.get("versions"))),
     ]  # fmt: skip
@@ -69,14 +73,22 @@ def protocol_in_brief(result: Result, shaded: bool) -> str:
     aside = len(protocol.get("set aside", ()))
     lost = f" ({aside} more could not be read)" if aside else ""
     augmented = _plain(protocol.get("augmentation")) or "not augmented"
-    settings = _plain(protocol.get("settings"))
+    settings = _plain(protocol.get("settings")) or _recipe(protocol) or "no settings"
     errors = " Shaded: two standard errors over images." if shaded else ""
     return (
         f"{measured} images{lost} of {protocol.get('data')} ({protocol.get('split')}), "
         f"{augmented}, {protocol.get('size')}, {protocol.get('precision')}, weight decay "
         f"{protocol.get('weight decay')}, batch {protocol.get('batch')}, seed "
-        f"{protocol.get('seed')}; {settings or 'no settings'}.{errors}"
+        f"{protocol.get('seed')}; {settings}.{errors}"
     )
+
+
+def _recipe(protocol: Mapping[str, Any]) -> str:
+    """Where a training is told of: by which recipe, how long, and tested on what."""
+    if "recipe" not in protocol:
+        return ""
+    name = protocol["recipe"].get("name", "")
+    return f"recipe {name}, {protocol.get('epochs')} epochs; tested on {protocol.get('tested on')}"
 
 
 def _cut(preprocessing: Mapping[str, Any]) -> str:
