@@ -18,13 +18,16 @@ from retinoscope.surgery import get_surgery, list_surgeries
 def list(  # the command's name
     what: Annotated[
         str,
-        Argument(help="models, probes, surgeries or data", metavar="models|probes|surgeries|data"),
+        Argument(
+            help="models, probes, surgeries, recipes or data",
+            metavar="models|probes|surgeries|recipes|data",
+        ),
     ],
     filter: Annotated[
         str, Option("--filter", help="Only models whose name contains this, or fits it: vit_*_32.")
     ] = "",
 ) -> None:
-    """List the models, probes, surgeries or data that can be named.
+    """List the models, probes, surgeries, recipes or data that can be named.
 
     [dim]retinoscope list models --filter 'swin*224'[/]
     """
@@ -40,11 +43,13 @@ def list(  # the command's name
         console.print(table)
     elif what == "surgeries":
         _surgeries(console)
+    elif what == "recipes":
+        _recipes(console)
     elif what == "models":
         _models(console, filter)
     else:
         raise WrongInput(
-            f"There is no list of {what!r}. There are: models, probes, surgeries, data."
+            f"There is no list of {what!r}. There are: models, probes, surgeries, recipes, data."
         )
 
 
@@ -62,6 +67,24 @@ def _surgeries(console: Console) -> None:
         for key, default, text in described(surgery):
             console.print(f"    {key} [dim](default: {default})[/]  {text}", highlight=False)
     console.print("Written as name:key=value,key=value", style="dim", highlight=False)
+
+
+def _recipes(console: Console) -> None:
+    from importlib import import_module
+
+    from retinoscope.data.augment import Augmentation
+    from retinoscope.recipes import list_recipes
+    from retinoscope.train.recipe import Recipe
+
+    for name in list_recipes():
+        entry, _, variant = name.partition(".")
+        text = import_module(f"retinoscope.recipes.{entry}").__doc__ or ""
+        said = f"{entry} as the paper's code has it" if variant else text.splitlines()[0]
+        console.print(f"[bold]{name}[/]  {said}", highlight=False)
+    console.print("Settings, written as name:key=value,key=value", style="dim", highlight=False)
+    for key, default, text in [*described(Recipe), *described(Augmentation)]:
+        if key != "augmentation":
+            console.print(f"    {key} [dim](default: {default})[/]  {text}", highlight=False)
 
 
 def _models(console: Console, pattern: str) -> None:

@@ -11,7 +11,7 @@ from typer import Argument, Option
 
 def report(
     runs: Annotated[
-        list[Path], Argument(help="Folders that examine has written.", metavar="RUN...")
+        list[Path], Argument(help="Folders that examine or train has written.", metavar="RUN...")
     ],
     out: Annotated[Path, Option("-o", "--out", help="The file to write.")] = Path("report.html"),
     title: Annotated[str, Option(help="Of the page; the names of the models if not given.")] = "",

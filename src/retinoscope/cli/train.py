@@ -1,0 +1,112 @@
+"""``retinoscope train``: a recipe in, a trained model with its log and snapshots out."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+from rich.console import Console
+from typer import Argument, Exit, Option
+
+_RECIPE = """Which recipe: [cyan]micro[/], [cyan]cifar_strong[/], [cyan]cifar_strong.original[/], …;
+settings behind a colon ([cyan]cifar_strong:lr=0.001,mixup=0,sam=0.05[/]). See: retinoscope list
+recipes"""
+_MODEL = """What to train instead of the recipe's own: a timm name, [cyan]torchvision:NAME[/],
+[cyan]hf:NAME[/], [cyan]path/file.py:function[/], or a file that was built or trained before."""
+
+
+def train(
+    recipe: Annotated[str, Argument(help=_RECIPE, metavar="RECIPE")] = "micro",
+    model: Annotated[str | None, Option(help=_MODEL)] = None,
+    data: Annotated[
+        str | None, Option(help="Instead of the recipe's. See: retinoscope list data")
+    ] = None,
+    epochs: Annotated[
+        int | None, Option(help="Passes over the data behind the warm-up, instead of the recipe's.")
+    ] = None,
+    batch: Annotated[
+        int | None, Option(help="Images per step over all processes, instead of the recipe's.")
+    ] = None,
+    seed: Annotated[int | None, Option(help="Of weights, order, augmentation, dropout.")] = None,
+    out: Annotated[
+        Path | None, Option(help="The folder; else one under runs/ by recipe, model and seed.")
+    ] = None,
+    root: Annotated[
+        Path | None, Option(help="Where data are looked for; else RETINOSCOPE_DATA.")
+    ] = None,
+    workers: Annotated[
+        int | None,
+        Option(help="Processes that read and augment; else one less than cores.", min=0),
+    ] = None,
+    device: Annotated[
+        str | None, Option(help="cuda, cuda:1, mps, cpu; else the best there is.")
+    ] = None,
+    track: Annotated[
+        list[str] | None,
+        Option(help="Also log to tensorboard, wandb or mlflow, once for each."),
+    ] = None,
+    checkpoint_every: Annotated[
+        float, Option(help="Seconds between two checkpoints; no run loses more.", min=0)
+    ] = 60.0,
+    until: Annotated[
+        int | None, Option(help="Stop after so many steps in all; the same command goes on.", min=1)
+    ] = None,
+) -> None:
+    """Train a model by a recipe: weights at the start, behind the warm-up and at the end, a log.
+
+    The same command goes on where it was stopped, and ends with the same weights bit for bit. A
+    recipe that was changed is refused on the old folder. On several machines or GPUs:
+
+    [dim]torchrun --nproc-per-node 4 -m retinoscope train imagenet_strong --model resnet50[/]
+
+    [dim]retinoscope train cifar_strong --model vit_tiny_patch4_cifar --data cifar100 --seed 1[/]
+    """
+    from retinoscope.cli.training_table import LiveTable
+    from retinoscope.core.specification import Specification
+    from retinoscope.recipes import parse_recipe
+    from retinoscope.train.recipe import changed
+    from retinoscope.train.trackers import get_tracker
+    from retinoscope.train.train import train as run_training
+
+    given = {"model": model, "data": data, "epochs": epochs, "batch": batch, "seed": seed}
+    named = Specification.parse(recipe).name
+    chosen = changed(parse_recipe(recipe), {k: v for k, v in given.items() if v is not None}, named)
+    folder = out or _folder(named, chosen)
+    first = int(os.environ.get("RANK", "0")) == 0  # of those that torchrun starts
+    console = Console(stderr=True)
+    table = LiveTable(console)
+    trackers = [get_tracker(name, table.say) for name in track or ()]
+    listeners = [table, *trackers] if first else []
+    try:
+        done = run_training(
+            chosen, folder, name=named, root=root and str(root.absolute()), device=device,
+            workers=_spare_cores() if workers is None else workers, listeners=listeners,
+            until=until, checkpoint_every=checkpoint_every,
+        )  # fmt: skip
+    except KeyboardInterrupt:
+        console.print("Stopped. The same command goes on from the last checkpoint.")
+        raise Exit(130) from None
+    if first:
+        _conclude(done)
+
+
+def _conclude(done: Any) -> None:
+    from retinoscope.report.build import build_report
+
+    if done.end is None:
+        sys.stdout.write("Not finished: the same command without --until goes on.\n")
+        return
+    sys.stdout.write(f"Learning curves: {build_report(done.folder)}\n")
+    sys.stdout.write(f"Trained model: {done.end}\nNext: retinoscope examine {done.end}\n")
+
+
+def _folder(named: str, recipe: Any) -> Path:
+    from retinoscope.core.folders import safe_name
+
+    return Path("runs") / safe_name(f"{named}-{recipe.model}-{recipe.data}-seed{recipe.seed}")
+
+
+def _spare_cores() -> int:
+    return max(0, min(8, (os.cpu_count() or 1) - 1))
