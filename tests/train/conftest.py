@@ -44,12 +44,12 @@ def heard() -> Heard:
 
 @pytest.fixture
 def quick() -> Callable[..., Recipe]:
-    """A recipe of 2 + 1 epochs of 4 steps on 64 images of cues; settings by name."""
+    """A recipe of 2 + 1 epochs of 4 steps on 80 images of cues; settings by name."""
 
     def make(network: str = "build:img_size=32", **settings: Any) -> Recipe:
         base = Recipe(
-            model=f"{TINY}:{network}", data="cues", epochs=2, warmup=1, batch=16,
-            fraction=64 / 50_000, scored=40, lr=0.01,
+            model=f"{TINY}:{network}", data="cues", epochs=2, warmup=1, batch=20,
+            fraction=80 / 50_000, scored=40, lr=0.01,
         )  # fmt: skip
         return changed(base, settings)
 

@@ -1,4 +1,9 @@
-"""A network of 0.1 million parameters in minutes on one core."""
+"""A network of 0.1 million parameters in minutes on one core.
+
+    retinoscope train micro --model micro_vit --data cues --out runs/micro_vit
+
+10,000 images, 12 epochs behind one of warm-up, crop and flip.
+"""
 
 from retinoscope.data.augment import Augmentation
 from retinoscope.train.recipe import Recipe

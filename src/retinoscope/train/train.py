@@ -390,6 +390,8 @@ class _Clock:
         self._last = self._lap = time.monotonic()
 
     def due(self) -> bool:
+        if not self._every:
+            return True
         return time.monotonic() - self._last >= max(self._every, _SHARE * self._cost)
 
     def writing(self) -> _Clock:
