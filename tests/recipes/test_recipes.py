@@ -75,7 +75,7 @@ def test_unknown_names_are_refused_with_the_nearest():
         UnknownRecipe, match=r"no recipe 'cifar_strng'\. Did you mean 'cifar_strong'"
     ):
         parse_recipe("cifar_strng")
-    with pytest.raises(UnknownRecipe, match="no recipe 'micro.original'"):
+    with pytest.raises(UnknownRecipe, match=r"no recipe 'micro\.original'"):
         parse_recipe("micro.original")
     with pytest.raises(WrongSetting, match=r"micro has no field 'learning_rate'\."):
         parse_recipe("micro:learning_rate=1")

@@ -5,6 +5,7 @@ from torch import nn
 from retinoscope.core.settings import WrongSetting
 from retinoscope.train.optimiser import make_optimiser, optimiser_state, restore_optimiser
 from retinoscope.train.recipe import Recipe
+from retinoscope.train.student import Student, load_student
 
 
 def network() -> nn.Module:
@@ -25,6 +26,17 @@ def test_decay_is_on_all_or_on_matrices_alone():
     split = make_optimiser(network(), Recipe(weight_decay=0.1, decayed="matrices")).param_groups
     shapes = {group["weight_decay"]: {p.ndim for p in group["params"]} for group in split}
     assert shapes == {0.1: {2}, 0.0: {1}}
+
+
+def test_what_a_network_names_is_spared_only_where_norms_are():
+    loaded, _ = load_student(Recipe(model="micro_vit"))
+    student = Student(loaded)
+    sparing = make_optimiser(student, Recipe(weight_decay=0.1, decayed="matrices")).param_groups
+    spared = {id(p) for group in sparing if not group["weight_decay"] for p in group["params"]}
+    assert id(loaded.model.pos_embed) in spared
+    assert id(loaded.model.blocks[0].mlp.fc1.weight) not in spared
+    (group,) = make_optimiser(student, Recipe(weight_decay=0.1)).param_groups
+    assert len(group["params"]) == len(list(student.parameters()))
 
 
 @pytest.mark.parametrize(

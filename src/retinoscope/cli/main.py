@@ -20,7 +20,7 @@ app = typer.Typer(
 )
 
 # One file per command; each defines a function of its own name.
-COMMANDS = ("examine", "anatomy", "advise", "build", "train", "report", "list")
+COMMANDS = ("examine", "anatomy", "advise", "build", "search", "train", "report", "list")
 
 
 def _show_version(wanted: bool) -> None:

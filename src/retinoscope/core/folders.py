@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import errno
+import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from retinoscope.core.errors import RunFolderError
 from retinoscope.core.files import TEMPORARY
@@ -36,14 +37,59 @@ def sweep(folder: Path) -> None:
         file.unlink(missing_ok=True)
 
 
-def is_foreign(path: Path, *own: str) -> bool:
-    """Whether a file belongs to none of us: others may be marking the folder at this moment."""
-    return not path.name.endswith(TEMPORARY) and path.name not in (LOCK, *own)
+def claim(folder: Path, mark: str, what: str) -> IO[bytes]:
+    """Make a folder for a run, a training or a search, or open one; refuses those of others.
+
+    Args:
+        folder: Its path.
+        mark: The file that marks it as ours.
+        what: What it is for, in a word.
+
+    Returns:
+        The file by which processes keep out of each other's way; it locks nothing yet.
+    """
+    with writing(folder):
+        if folder.exists() and not folder.is_dir():
+            raise RunFolderError(f"{str(folder)!r} is a file, not a folder for a {what}.")
+        others = folder.iterdir() if folder.is_dir() else ()
+        if not (folder / mark).exists() and any(_is_foreign(path, mark) for path in others):
+            raise RunFolderError(
+                f"{str(folder)!r} is not empty and no {what} folder: it holds other files. Name a "
+                "new or an empty folder with --out."
+            )
+        folder.mkdir(parents=True, exist_ok=True)
+        return (folder / LOCK).open("ab")
 
 
-def open_lock(folder: Path) -> IO[bytes]:
-    """The file by which processes keep out of each other's way; it locks nothing yet."""
-    return (folder / LOCK).open("ab")
+def claim_alone(folder: Path, mark: str, what: str) -> IO[bytes]:
+    """The same for one process at a time, which also removes what killed ones have left."""
+    lock = claim(folder, mark, what)
+    if not alone(lock):
+        lock.close()
+        raise RunFolderError(
+            f"{str(folder)!r} is in use: another process has a {what} there. Wait for it, or name "
+            "another folder with --out."
+        )
+    with writing(folder):
+        sweep(folder)
+    return lock
+
+
+def read_mark(folder: Path, mark: str, kind: str, schema: int) -> dict[str, Any]:
+    """What the file that marks a folder says; refuses other layouts and damaged ones."""
+    try:
+        found: dict[str, Any] = dict(json.loads((folder / mark).read_bytes()))
+    except (ValueError, TypeError) as error:
+        raise RunFolderError(
+            f"{str(folder / mark)!r} is damaged ({error}), so nobody knows what the folder holds. "
+            "Use another folder with --out."
+        ) from None
+    if (form := found.pop(kind, None)) != schema:
+        raise RunFolderError(
+            f"{str(folder)!r} was made by another version of retinoscope (its layout is {form}, "
+            f"this version's {schema}). Use another folder with --out."
+        )
+    return found
 
 
 def alone(lock: IO[bytes]) -> bool:
@@ -72,6 +118,11 @@ def safe_name(name: str) -> str:
     """
     safe = re.sub(r"[^A-Za-z0-9_.=,-]+", "-", name).strip("-.")[:_LONGEST]
     return safe or "model"
+
+
+def _is_foreign(path: Path, mark: str) -> bool:
+    """Whether a file belongs to none of us: others may be marking the folder at this moment."""
+    return not path.name.endswith(TEMPORARY) and path.name not in (LOCK, mark)
 
 
 def _explained(error: OSError, path: Path) -> str:

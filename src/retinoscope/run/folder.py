@@ -19,15 +19,14 @@ import re
 import shutil
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
-from typing import Any
 
 from retinoscope.core.errors import RunFolderError
 from retinoscope.core.files import write_atomically
-from retinoscope.core.folders import alone, is_foreign, open_lock, safe_name, share, sweep, writing
+from retinoscope.core.folders import alone, claim, read_mark, safe_name, share, sweep, writing
 from retinoscope.core.subject import HISTORY, Subject
 
 SCHEMA = 1
-_MARK = "run.json"
+_MARK, _KIND = "run.json", "retinoscope run"
 _SUBJECT = re.compile(r"\.[0-9a-f]{8}$")
 
 
@@ -36,25 +35,12 @@ class RunFolder:
 
     def __init__(self, path: Path | str, fresh: bool = False) -> None:
         self.path = Path(path)
+        # The lock comes first: whoever is alone may sweep, and nobody else writes meanwhile.
+        self._lock = claim(self.path, _MARK, "run")
         with self.writing():
             self._claim(fresh)
 
     def _claim(self, fresh: bool) -> None:
-        if self.path.exists() and not self.path.is_dir():
-            raise RunFolderError(f"{str(self.path)!r} is a file, not a folder for a run.")
-        mark = self.path / _MARK
-        if (
-            self.path.is_dir()
-            and not mark.exists()
-            and any(is_foreign(path, _MARK) for path in self.path.iterdir())
-        ):
-            raise RunFolderError(
-                f"{str(self.path)!r} is not empty and no run folder: it holds other files. "
-                "Name a new or an empty folder with --out."
-            )
-        self.path.mkdir(parents=True, exist_ok=True)
-        # The lock comes first: whoever is alone may sweep, and nobody else writes meanwhile.
-        self._lock = open_lock(self.path)
         try:
             if alone(self._lock):
                 sweep(self.path)
@@ -67,10 +53,10 @@ class RunFolder:
                     "folder with --out."
                 )
             share(self._lock)
-            if mark.exists():
-                _check_mark(mark)
+            if (self.path / _MARK).exists():
+                read_mark(self.path, _MARK, _KIND, SCHEMA)
             else:
-                write_atomically(mark, json.dumps({"retinoscope run": SCHEMA}) + "\n")
+                write_atomically(self.path / _MARK, json.dumps({_KIND: SCHEMA}) + "\n")
         except BaseException:
             self.close()
             raise
@@ -131,15 +117,3 @@ def _history(folder: Path | None) -> dict[str, bytes]:
 
 def _escaped(name: str) -> str:
     return re.sub(r"([\[\]*?])", r"[\1]", name)
-
-
-def _check_mark(mark: Path) -> None:
-    try:
-        found: Any = json.loads(mark.read_text()).get("retinoscope run")
-    except (ValueError, AttributeError):
-        found = None
-    if found != SCHEMA:
-        raise RunFolderError(
-            f"{str(mark.parent)!r} was made by another version of retinoscope (its layout is "
-            f"{found}, this version's {SCHEMA}). Use another folder with --out."
-        )

@@ -20,7 +20,7 @@ from typing import Any
 
 from retinoscope.core.errors import RunFolderError
 from retinoscope.core.files import write_atomically
-from retinoscope.core.folders import alone, is_foreign, open_lock, sweep, writing
+from retinoscope.core.folders import claim_alone, read_mark, writing
 from retinoscope.train.recipe import Recipe, differences
 
 SCHEMA = 1
@@ -33,47 +33,17 @@ class TrainingFolder:
 
     def __init__(self, path: Path | str, recipe: Mapping[str, Any]) -> None:
         self.path = Path(path)
-        if self.path.exists() and not self.path.is_dir():
-            raise RunFolderError(f"{str(self.path)!r} is a file, not a folder for a training.")
-        with writing(self.path):
-            self._claim(recipe)
-
-    def _claim(self, recipe: Mapping[str, Any]) -> None:
-        known = (self.path / MARK).is_file()
-        if self.path.is_dir() and not known:
-            if (self.path / "run.json").is_file():
-                raise RunFolderError(
-                    f"{str(self.path)!r} holds an examination, not a training. Name another folder "
-                    "with --out."
-                )
-            if any(is_foreign(path) for path in self.path.iterdir()):
-                raise RunFolderError(
-                    f"{str(self.path)!r} is not empty and no training folder: it holds other "
-                    "files. Name a new or an empty folder with --out."
-                )
-        self.path.mkdir(parents=True, exist_ok=True)
-        self._lock = open_lock(self.path)
-        if not alone(self._lock):
-            self._lock.close()
-            raise RunFolderError(
-                f"{str(self.path)!r} is in use: another process trains there. Wait for it, or name "
-                "another folder with --out."
-            )
+        self._lock = claim_alone(self.path, MARK, "training")
         try:
-            sweep(self.path)
-            if known:
-                self._check(recipe)
+            self._check(recipe)
         except BaseException:
             self.close()
             raise
 
     def _check(self, recipe: Mapping[str, Any]) -> None:
-        found = self.described()
-        if found.get(_KIND) != SCHEMA:
-            raise RunFolderError(
-                f"{str(self.path)!r} was made by another version of retinoscope (its layout is "
-                f"{found.get(_KIND)}, this version's {SCHEMA}). Use another folder with --out."
-            )
+        """Refuse the folder of another recipe."""
+        if not (found := self.described()):
+            return
         # Settings that came later were then what they are by default.
         before = Recipe.from_plain(found.get("recipe", {})).to_plain()
         if lines := differences(before, recipe):
@@ -84,16 +54,8 @@ class TrainingFolder:
 
     def described(self) -> dict[str, Any]:
         """What the folder says about its training; empty for a new one."""
-        mark = self.path / MARK
-        if not mark.is_file():
-            return {}
-        try:
-            return dict(json.loads(mark.read_bytes()))
-        except (ValueError, TypeError) as error:
-            raise RunFolderError(
-                f"{str(mark)!r} is damaged ({error}), so nobody knows what the folder holds. Use "
-                "another folder with --out."
-            ) from None
+        known = (self.path / MARK).is_file()
+        return read_mark(self.path, MARK, _KIND, SCHEMA) if known else {}
 
     def describe(self, facts: Mapping[str, Any]) -> list[str]:
         """Write what the training is; refuses other data than before. Returns what has changed."""

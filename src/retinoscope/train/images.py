@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from retinoscope.core.errors import WrongInput
 from retinoscope.core.preprocessing import Preprocessing
+from retinoscope.core.specification import Specification
 from retinoscope.data.load import load_data
 from retinoscope.data.prepare import prepare
 from retinoscope.data.source import Source
@@ -121,7 +122,8 @@ def find_images(
             f"{recipe.data!r} has no split called train to learn from. It has: "
             f"{', '.join(sources) or 'none'}. Lay a folder out as train/CLASS and test/CLASS."
         )
-    train = _labelled("train", sources["train"], recipe, preprocessing, shape)
+    fits = Fit(recipe.model, recipe.data, preprocessing, *shape)
+    train = fits.labelled("train", sources["train"])
     # The choice is the same for every seed of a recipe: seeds then differ in nothing but training.
     train = train.chosen(class_fraction(train.labels, recipe.fraction))
     scored = next((name for name in _SCORED if name in sources), None)
@@ -133,49 +135,47 @@ def find_images(
     elif scored is None:
         return _enough(train, recipe), None
     else:
-        test = _labelled(scored, sources[scored], recipe, preprocessing, shape)
+        test = fits.labelled(scored, sources[scored])
     if recipe.scored:
         places = balanced_subset(test.labels, len(test), recipe.scored)
         test = replace(test.chosen(places), split=replace(test.chosen(places).split, balanced=True))
     return _enough(train, recipe), test
 
 
-def _labelled(
-    name: str,
-    source: Source,
-    recipe: Recipe,
-    preprocessing: Preprocessing,
-    shape: tuple[int, int],
-) -> LabelledImages:
-    """A split whose classes are the model's answers, one for one."""
-    channels, outputs = shape
-    if source.labels is None or source.classes is None:
-        raise WrongInput(
-            f"The images of {recipe.data!r} ({name}) have no labels to learn. A folder gives them "
-            "by its class folders, a table by its label column."
-        )
-    if len(source.classes) != outputs:
-        # Other data may have other numbers of classes, so the way out is named, not taken.
-        raise WrongInput(
-            f"{recipe.model} has {outputs} answers, but {recipe.data} has {len(source.classes)} "
-            f"classes. Give it a head that fits: --model {_with_head(recipe.model, source)}"
-        )
-    known = np.flatnonzero(source.labels >= 0)
-    # What is made at the model's size has nothing to be cut off.
-    made = hasattr(source, "read_many")
-    split = ImageSplit(
-        name, source, known, replace(preprocessing, crop_pct=1.0) if made else preprocessing,
-        channels, np.arange(outputs), outputs, called=recipe.data,
-    )  # fmt: skip
-    return LabelledImages(split, source.labels[known].astype(np.int64))
+@dataclass(frozen=True)
+class Fit:
+    """A model and data whose classes are its answers, one for one."""
 
+    model: str
+    data: str
+    preprocessing: Preprocessing
+    channels: int
+    outputs: int
 
-def _with_head(model: str, source: Source) -> str:
-    from retinoscope.core.specification import Specification
-
-    asked = Specification.parse(model)
-    options: Mapping[str, Any] = {**asked.options, "num_classes": len(source.classes or ())}
-    return f"'{Specification(asked.name, options)}'"
+    def labelled(self, name: str, source: Source) -> LabelledImages:
+        """All images of a split that have a label; refused where the classes do not fit."""
+        if source.labels is None or source.classes is None:
+            raise WrongInput(
+                f"The images of {self.data!r} ({name}) have no labels to learn. A folder gives "
+                "them by its class folders, a table by its label column."
+            )
+        if (classes := len(source.classes)) != self.outputs:
+            # Other data may have other numbers of classes, so the way out is named, not taken.
+            asked = Specification.parse(self.model)
+            fitting = Specification(asked.name, {**asked.options, "num_classes": classes})
+            raise WrongInput(
+                f"{self.model} has {self.outputs} answers, but {self.data} has {classes} classes. "
+                f"Give it a head that fits: --model '{fitting}'"
+            )
+        known = np.flatnonzero(source.labels >= 0)
+        # What is made at the model's size has nothing to be cut off.
+        made = hasattr(source, "read_many")
+        whole = replace(self.preprocessing, crop_pct=1.0) if made else self.preprocessing
+        split = ImageSplit(
+            name, source, known, whole, self.channels, np.arange(self.outputs), self.outputs,
+            called=self.data,
+        )  # fmt: skip
+        return LabelledImages(split, source.labels[known].astype(np.int64))
 
 
 def _enough(train: LabelledImages, recipe: Recipe) -> LabelledImages:

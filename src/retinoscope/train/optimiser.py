@@ -31,13 +31,14 @@ def make_optimiser(model: nn.Module, recipe: Recipe) -> Optimizer:
     fused = device in _FUSED and "fused" in inspect.signature(kind).parameters
     # One kernel for all parameters: small networks have many small ones.
     more: dict[str, Any] = {"fused": True} if fused else {}
+    # Given a network, timm would spare what the network names, whatever it is asked.
+    everything = [p for p in model.parameters() if p.requires_grad]
     return timm.optim.create_optimizer_v2(
-        model,
+        model if recipe.decayed == "matrices" else everything,
         opt=recipe.optimiser,
         lr=recipe.lr,
         weight_decay=recipe.weight_decay,
         momentum=recipe.momentum,
-        filter_bias_and_bn=recipe.decayed == "matrices",
         **more,
     )
 

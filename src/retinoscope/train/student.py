@@ -35,6 +35,11 @@ class Student(nn.Module):
         if self.pairs and switch is not None:
             switch(True)
 
+    def no_weight_decay(self) -> set[str]:
+        """What the network itself wants spared where norms and biases are: embeddings, mostly."""
+        own = getattr(self.backbone, "no_weight_decay", set)
+        return {f"backbone.{name}" for name in own()}
+
     def forward(self, images: Tensor) -> Tensor | tuple[Tensor, Tensor]:
         """The logits (N, K), or a pair of them while a network with two answers learns."""
         answer = self.backbone(self.normalise(images))

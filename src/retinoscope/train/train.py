@@ -388,6 +388,7 @@ class _Clock:
     def __init__(self, every: float) -> None:
         self._every, self._cost = every, 0.0
         self._last = self._lap = time.monotonic()
+        self._work = time.process_time()
 
     def due(self) -> bool:
         if not self._every:
@@ -405,9 +406,15 @@ class _Clock:
         self._cost = self._last - self._begun
 
     def lap(self) -> dict[str, Any]:
-        now = time.monotonic()
-        seconds, self._lap = now - self._lap, now
-        return {"seconds": round(seconds, 3), "machine": platform.node()}
+        """How long it was since the last lap, and how long the processors worked for us."""
+        now, work = time.monotonic(), time.process_time()
+        seconds, worked = now - self._lap, work - self._work
+        self._lap, self._work = now, work
+        return {
+            "seconds": round(seconds, 3),
+            "processor_seconds": round(worked, 3),
+            "machine": platform.node(),
+        }
 
 
 def _check_random(recipe: Recipe, learner: Learner, image: tuple[int, int, int]) -> None:

@@ -1,0 +1,84 @@
+"""The CNN that a search begins with: how it is built, and how much attention fits into it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from retinoscope.core.errors import SurgeryRefused, first_line
+from retinoscope.models.build import BuiltModel, build_model
+from retinoscope.models.load import load_model
+from retinoscope.surgery.build_up import BuildUp, slots
+from retinoscope.surgery.table import Table
+from retinoscope.train.images import find_images
+from retinoscope.train.recipe import Recipe
+from retinoscope.train.student import Student, load_student, outputs_of
+
+Plan = tuple[int, ...]
+"""How many attention units each stage has."""
+
+
+@dataclass(frozen=True)
+class Base:
+    """A model's name with all its options, what was done to it before, and for which images."""
+
+    name: str
+    surgeries: tuple[str, ...]
+    size: tuple[int, int]
+
+    def built(self, plan: Plan = (), grow: bool = False, seed: int = 0) -> BuiltModel:
+        """The model with attention as planned, untrained."""
+        added = [BuildUp(plan, grow=grow)] if any(plan) else []
+        surgeries = [*self.surgeries, *added]
+        return build_model(self.name, surgeries, size=self.size, pretrained=False, seed=seed)
+
+
+def find_base(model: str, recipe: Recipe, root: str | None) -> tuple[Base, Recipe]:
+    """What is called ``model``, and the recipe that trains whatever is built from it.
+
+    Its images are looked for as well, so that a recipe that does not fit is refused at once.
+    """
+    way = load_model(model, pretrained=False).construction
+    # A file that was built is built again from its first name, on which branches can be made to
+    # drop at the recipe's rate.
+    recipe = replace(recipe, model=way.model if way else model)
+    loaded, made = load_student(recipe)
+    image = (loaded.image[0], *loaded.preprocessing.size)
+    shape = (loaded.image[0], outputs_of(Student(loaded), image))
+    find_images(recipe, loaded.preprocessing, shape, root)
+    base = Base(made.model, way.surgeries if way else (), way.size if way else made.size)
+    return base, recipe
+
+
+def find_room(base: Base, grow: bool, say: Callable[[str], None]) -> Plan:
+    """How many attention units fit in each stage; refused where none does.
+
+    A stage in which they cannot be put where they should go has no room, and that is said.
+    """
+    built = base.built()
+    table = Table(built.model, built.after, "build_up")
+    stages = table.whole.stages
+    room, refused = [], None
+    for place, stage in enumerate(stages):
+        most = max(len(slots(table.whole, stage, more)) for more in {False, grow})
+        for count in range(most, 0, -1):
+            plan = [0] * len(stages)
+            plan[place] = count
+            try:
+                BuildUp(tuple(plan), grow=grow).plan(table)
+            except SurgeryRefused as error:
+                refused = error
+                say(f"Stage {stage} gets no {count} attention units: {first_line(error)}")
+            else:
+                room.append(count)
+                break
+        else:
+            room.append(0)
+    if not any(room):
+        raise refused or SurgeryRefused(
+            f"There is no room for attention in {base.name} ({table.whole.sketch}): it takes the "
+            "place of convolutional units that keep their shape"
+            f"{'' if grow else ', or one of its own with --grow'}. See: retinoscope anatomy "
+            f"{base.name}"
+        )
+    return tuple(room)
