@@ -24,6 +24,7 @@ from retinoscope.models.preact_resnet import (
     PreActResNet,
     create,
 )
+from retinoscope.zoo import with_weights
 
 _18 = {"layers": (2, 2, 2, 2), "block": "basic", "msas": (0, 1, 1, 1)}
 _34 = {"layers": (3, 4, 6, 4), "block": "basic", "msas": (0, 1, 3, 2)}
@@ -32,12 +33,12 @@ _101 = {"layers": (3, 4, 23, 4), "msas": (0, 1, 3, 2)}
 _152 = {"layers": (3, 8, 36, 4), "msas": (0, 1, 3, 2)}
 _FEW = CIFAR | {"msas": (0, 1, 1, 2)}
 
-default_cfgs = generate_default_cfgs({
+default_cfgs = generate_default_cfgs(with_weights({
     "alternet18": IMAGENET_CFG, "alternet34": IMAGENET_CFG, "alternet50": IMAGENET_CFG,
     "alternet101": IMAGENET_CFG, "alternet152": IMAGENET_CFG, "alternet18_cifar": CIFAR_CFG,
     "alternet34_cifar": CIFAR_CFG, "alternet50_cifar": CIFAR_CFG, "alternet101_cifar": CIFAR_CFG,
     "alternet152_cifar": CIFAR_CFG, "micro_alternet": MICRO_CFG,
-})  # fmt: skip
+}))  # fmt: skip
 
 
 @register_model

@@ -89,7 +89,7 @@ def load_model(
     if weights is not None:
         called = load_weights(model, Path(weights), allow_pickle)
         trained = way.trained if way is not None else True
-    named = source if build is _build_from_weights and pretrained else None
+    named = source if build is _build_from_weights and pretrained else built.file
     file = named if weights is None else weights
     return LoadedModel(
         name,

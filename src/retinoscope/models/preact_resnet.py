@@ -26,6 +26,7 @@ from retinoscope.layers.preact_block import Convolutions, PreActBlock, conv
 from retinoscope.layers.smoothing import Smooth
 from retinoscope.models.configuration import cifar_cfg
 from retinoscope.models.intermediates import check_maps
+from retinoscope.zoo import with_weights
 
 Stem = Literal["imagenet", "cifar"]
 
@@ -260,13 +261,13 @@ MICRO: dict[str, Any] = CIFAR | {
     "head_width": 16,
 }  # fmt: skip
 
-default_cfgs = generate_default_cfgs({
+default_cfgs = generate_default_cfgs(with_weights({
     "preact_resnet18": IMAGENET_CFG, "preact_resnet34": IMAGENET_CFG,
     "preact_resnet50": IMAGENET_CFG, "preact_resnet101": IMAGENET_CFG,
     "preact_resnet152": IMAGENET_CFG, "preact_resnet18_cifar": CIFAR_CFG,
     "preact_resnet50_cifar": CIFAR_CFG, "preact_resnet50_smooth_cifar": CIFAR_CFG,
     "preact_resnet50_mcdo_cifar": CIFAR_CFG, "micro_preact_resnet": MICRO_CFG,
-})  # fmt: skip
+}))  # fmt: skip
 
 
 @register_model

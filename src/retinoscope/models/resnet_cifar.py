@@ -19,6 +19,7 @@ from retinoscope.layers.dropout import MonteCarloDropout
 from retinoscope.layers.heads import HeadKind, HeadSettings
 from retinoscope.layers.smoothing import Padding, ProbKind, Smooth, check_smoothing
 from retinoscope.models.configuration import cifar_cfg
+from retinoscope.zoo import with_weights
 
 
 class CifarStemResNet(ResNet):
@@ -162,10 +163,10 @@ _LARGE = (
 _SMALL = (
     "micro_resnet", "micro_resnext", "micro_resnet_smooth", "micro_resnet_mcdo", "micro_resnet_mlp"
 )  # fmt: skip
-default_cfgs = generate_default_cfgs({
+default_cfgs = generate_default_cfgs(with_weights({
     **{name: cifar_cfg("conv1", "fc") for name in _LARGE},
     **{name: cifar_cfg("conv1", "fc", classes=10) for name in _SMALL},
-})  # fmt: skip
+}))  # fmt: skip
 
 
 def _create(variant: str, pretrained: bool, **options: Any) -> CifarStemResNet:

@@ -32,6 +32,8 @@ class Built:
     classes: tuple[str, ...] | None = None
     trained: bool | None = None
     construction: Construction | None = None
+    file: Path | None = None
+    """Where the weights lie, if they come with the package."""
 
 
 Builder = Callable[[str, Mapping[str, Any], bool], Built]
@@ -64,12 +66,14 @@ def build_timm(name: str, options: Mapping[str, Any], pretrained: bool) -> Built
         height, width = (size, size) if isinstance(size, int) else size
     used = f"{architecture}.{configuration['tag']}" if configuration.get("tag") else architecture
     image = (channels, height, width)
+    packaged = configuration.get("file") if pretrained else None
     return Built(
         model,
-        f"timm {used}" if pretrained else None,
+        f"{'retinoscope' if packaged else 'timm'} {used}" if pretrained else None,
         image,
         from_timm(model, image),
         trained=pretrained,
+        file=Path(packaged) if packaged else None,
     )
 
 

@@ -22,6 +22,7 @@ from timm.models.vision_transformer import VisionTransformer
 from timm.models.vision_transformer import checkpoint_filter_fn as resize_vit
 
 from retinoscope.models.configuration import cifar_cfg
+from retinoscope.zoo import with_weights
 
 
 class CifarPit(PoolingVisionTransformer):
@@ -51,12 +52,12 @@ class CifarTwins(Twins):
 
 def _cfgs(first_conv: str, classifier: str, *names: str) -> dict[str, Any]:
     """Configurations by name; the micro models have ten classes."""
-    return {
+    return with_weights({
         name: cifar_cfg(
             first_conv, classifier, 10 if name.startswith("micro_") else 100, fixed_input_size=True
         )
         for name in names
-    }
+    })  # fmt: skip
 
 
 default_cfgs = generate_default_cfgs(

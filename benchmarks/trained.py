@@ -1,0 +1,137 @@
+"""Networks that are trained once and used again: what of the list is missing is made, resumably.
+
+    make trained            all of them, then the tables in results/
+    python benchmarks/trained.py --only cues --package    the packaged zoo anew
+
+They lie under RETINOSCOPE_RUNS (else ~/.cache/retinoscope/runs), each a training folder. Stopped at
+any moment, the same command goes on. One thread each, ``--jobs`` at a time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+CIFAR10 = ("micro_resnet", "micro_alternet", "micro_vit", "micro_vit_gap")
+ZOO = (
+    "micro_resnet", "micro_vit", "micro_alternet", "micro_preact_resnet", "micro_vit_gap",
+    "micro_swin", "micro_pit",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One training of the list."""
+
+    group: str
+    recipe: str
+    model: str
+    data: str
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """Of its folder, below that of all runs."""
+        return f"{self.group}/{self.model}-seed{self.seed}"
+
+    @property
+    def command(self) -> list[str]:
+        """Without the folder, the interpreter, and how the work is done."""
+        return [
+            "train", self.recipe, "--model", self.model, "--data", self.data,
+            "--seed", str(self.seed),
+        ]  # fmt: skip
+
+
+def entries() -> list[Entry]:
+    """The list; later experiments add to it."""
+    cifar = [
+        Entry("cifar10", "micro:fraction=1", m, "cifar10", s) for s in range(3) for m in CIFAR10
+    ]
+    zoo = [Entry("cues", "micro", model, "cues", 0) for model in ZOO]
+    return [*cifar[:4], *zoo[:3], *cifar[4:8], *zoo[3:], *cifar[8:]]
+
+
+def runs() -> Path:
+    """Where trained networks lie."""
+    return Path(os.environ.get("RETINOSCOPE_RUNS") or "~/.cache/retinoscope/runs").expanduser()
+
+
+def main() -> None:
+    """Train what is missing, then write the tables."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--jobs", type=int, default=2, help="trainings at a time")
+    parser.add_argument("--only", default="", help="one group: cifar10, cues")
+    parser.add_argument("--package", action="store_true", help="copy the zoo into the package")
+    parser.add_argument("--root", default=os.environ.get("RETINOSCOPE_DATA", ""))
+    arguments = parser.parse_args()
+    wanted = [e for e in entries() if arguments.only in ("", e.group)]
+    if not arguments.root and any(e.group == "cifar10" for e in wanted):
+        print("RETINOSCOPE_DATA is not set: trainings on CIFAR-10 are left out.")
+        wanted = [e for e in wanted if e.group != "cifar10"]
+    failed = train_all(wanted, arguments.jobs, arguments.root)
+    from trained_tables import package_zoo, write_tables
+
+    write_tables([e for e in wanted if e not in failed], runs(), arguments.root or None)
+    if arguments.package:
+        package_zoo([e for e in wanted if e.group == "cues"], runs())
+    sys.exit(1 if failed else 0)
+
+
+def train_all(wanted: list[Entry], jobs: int, root: str) -> list[Entry]:
+    """Train what is missing, some at a time; those that failed."""
+    waiting = [e for e in wanted if not finished(e)]
+    print(f"{len(wanted) - len(waiting)} of {len(wanted)} trainings are there, in {runs()}")
+    total, failed = len(waiting), []
+    running: dict[Entry, subprocess.Popen[bytes]] = {}
+    start = time.monotonic()
+    while waiting or running:
+        while waiting and len(running) < jobs:
+            entry = waiting.pop(0)
+            running[entry] = launch(entry, root)
+        time.sleep(1)
+        for entry, process in list(running.items()):
+            if process.poll() is None:
+                continue
+            del running[entry]
+            done = total - len(waiting) - len(running)
+            left = (time.monotonic() - start) / done * (total - done)
+            how = "done" if process.returncode == 0 else f"FAILED, see {log_of(entry)}"
+            print(f"{entry.name}: {how}; {done} of {total}, {left / 60:.0f} min left", flush=True)
+            if process.returncode:
+                failed.append(entry)
+    return failed
+
+
+def finished(entry: Entry) -> bool:
+    """Whether its last weights are there; the command itself checks that they fit the recipe."""
+    return (runs() / entry.name / "snapshots" / "end.safetensors").is_file()
+
+
+def log_of(entry: Entry) -> Path:
+    """What the command says."""
+    return runs() / f"{entry.name}.log"
+
+
+def launch(entry: Entry, root: str) -> subprocess.Popen[bytes]:
+    """Start or resume one training."""
+    command = [
+        sys.executable, "-m", "retinoscope", *entry.command, "--out", str(runs() / entry.name),
+        "--workers", "0", *(["--root", root] if root else []),
+    ]  # fmt: skip
+    log_of(entry).parent.mkdir(parents=True, exist_ok=True)
+    with log_of(entry).open("ab") as log:
+        return subprocess.Popen(
+            command, stdout=log, stderr=log, env=os.environ | {"OMP_NUM_THREADS": "1"}
+        )
+
+
+if __name__ == "__main__":
+    main()

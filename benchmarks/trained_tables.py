@@ -1,0 +1,175 @@
+"""What the trained networks came to, as tables in results/; and the zoo as part of the package."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from retinoscope import __version__
+from retinoscope.core.files import write_atomically
+from retinoscope.data.load import load_data
+from retinoscope.models.checkpoint import state_hash
+from retinoscope.models.load import load_model
+from retinoscope.numerics.cue_shares import CueShares, cue_shares
+from retinoscope.train.feed import plain_batches
+from retinoscope.train.images import Fit, LabelledImages
+from retinoscope.train.processes import Processes
+from retinoscope.train.score import score
+from retinoscope.train.student import Student
+from retinoscope.zoo import SNAPSHOTS, folder_of
+
+if TYPE_CHECKING:
+    from trained import Entry
+
+RESULTS = Path(__file__).parent.parent / "results"
+
+
+def write_tables(entries: Sequence[Entry], runs: Path, root: str | None) -> None:
+    """A table per group, of what is there."""
+    torch.set_num_threads(1)
+    for group, write in (("cifar10", write_cifar10), ("cues", write_cues)):
+        own = [e for e in entries if e.group == group]
+        if own:
+            write(own, runs, root)
+            print(f"results/{group}_micro.md written")
+
+
+def network(entry: Entry, runs: Path) -> Student:
+    """A trained network, from pixels to logits."""
+    end = runs / entry.name / "snapshots" / "end.safetensors"
+    return Student(load_model(str(end))).eval()
+
+
+def images_of(entry: Entry, split: str, root: str | None) -> LabelledImages:
+    """All images of a split, of which only some were scored in training."""
+    wanted = load_model(entry.model, pretrained=False).preprocessing
+    source = load_data(entry.data, root, wanted.size)[split]
+    return Fit(entry.model, entry.data, wanted, 3, 10).labelled(split, source).in_memory(print)
+
+
+def write_cifar10(entries: Sequence[Entry], runs: Path, root: str | None) -> None:
+    """Accuracy, NLL and ECE of each network with the spread over seeds."""
+    found: dict[str, list[dict[str, float]]] = {}
+    test = images_of(entries[0], "test", root)
+    for entry in entries:
+        row = dict(score(network(entry, runs), test, Processes(), print))
+        log = (runs / entry.name / "log.jsonl").read_text().splitlines()
+        row["nll_train"] = json.loads(log[-1])["nll_train"]
+        row["minutes"] = minutes(runs / entry.name)
+        found.setdefault(entry.model, []).append(row)
+    described = json.loads((runs / entries[0].name / "training.json").read_text())
+    lines = [
+        "# Micro networks on a part of CIFAR-10",
+        "",
+        f"{described['data']['train']['images']:,} training images, all {len(test):,} test images "
+        f"at hand; recipe `{entries[0].recipe}` ({recipe_in_words(described['recipe'])}); mean ± "
+        "standard deviation over seeds. Train NLL is of cropped and flipped images in the last "
+        "epoch. Minutes are on one thread, beside other work.",
+        "",
+        "| network | seeds | test accuracy (%) | test NLL | test ECE | train NLL | minutes |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for model, rows in found.items():
+        cells = [
+            spread([100 * r["accuracy"] for r in rows], 2), spread([r["nll"] for r in rows], 3),
+            spread([r["ece"] for r in rows], 3), spread([r["nll_train"] for r in rows], 3),
+            spread([r["minutes"] for r in rows], 1),
+        ]  # fmt: skip
+        lines.append(f"| {model} | {len(rows)} | {' | '.join(cells)} |")
+    lines += ["", *footer(described, "make trained"), ""]
+    write_atomically(RESULTS / "cifar10_micro.md", "\n".join(lines))
+
+
+def write_cues(entries: Sequence[Entry], runs: Path, root: str | None) -> None:
+    """Accuracy where the cues agree, and which cue wins where they do not."""
+    test, differing = (images_of(entries[0], split, root) for split in ("test", "conflict"))
+    described = json.loads((runs / entries[0].name / "training.json").read_text())
+    lines = [
+        "# The packaged networks on cues",
+        "",
+        f"{described['data']['train']['images']:,} training images, {len(test):,} of `test`, "
+        f"{len(differing):,} of `conflict`; recipe `micro` "
+        f"({recipe_in_words(described['recipe'])}), seed 0. "
+        "Shape, texture and neither are shares of the images whose shape and texture belong to two "
+        "classes; shape bias is shape / (shape + texture) (Geirhos et al., 2019, "
+        "arXiv:1811.12231).",
+        "",
+        "| network | test accuracy (%) | test NLL | test ECE | shape | texture | neither | "
+        "shape bias |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for entry in entries:
+        net = network(entry, runs)
+        row = score(net, test, Processes(), print)
+        shares = conflict(net, differing)
+        bias = "–" if shares.bias is None else f"{shares.bias:.3f}"
+        lines.append(
+            f"| {entry.model} | {100 * row['accuracy']:.2f} | {row['nll']:.3f} | {row['ece']:.3f} "
+            f"| {shares.shape:.3f} | {shares.texture:.3f} | {shares.neither:.3f} | {bias} |"
+        )
+    lines += ["", *footer(described, "python benchmarks/trained.py --only cues"), ""]
+    write_atomically(RESULTS / "cues_micro.md", "\n".join(lines))
+
+
+def conflict(net: Student, images: LabelledImages) -> CueShares:
+    """Which cue a network goes by."""
+    answers = []
+    with torch.inference_mode():
+        for pixels, _ in plain_batches(images, range(len(images)), 256, print):
+            answers.append(net(pixels).argmax(-1))
+    kinds = images.split.attributes
+    return cue_shares(torch.cat(answers).numpy(), kinds["shape"], kinds["texture"])
+
+
+def minutes(folder: Path) -> float:
+    """How long a training took, by its own notes."""
+    rows = [json.loads(line) for line in (folder / "times.jsonl").read_text().splitlines()]
+    return sum(row["seconds"] for row in rows) / 60
+
+
+def spread(values: Sequence[float], digits: int) -> str:
+    """Mean ± standard deviation; the value alone where there is one."""
+    mean = f"{statistics.mean(values):.{digits}f}"
+    return mean if len(values) < 2 else f"{mean} ± {statistics.stdev(values):.{digits}f}"
+
+
+def recipe_in_words(recipe: dict) -> str:
+    """What matters most, in a line."""
+    return (
+        f"{recipe['optimiser']}, lr {recipe['lr']:g}, weight decay {recipe['weight_decay']:g} on "
+        f"{recipe['decayed']} parameters, {recipe['warmup']} + {recipe['epochs']} epochs, batch "
+        f"{recipe['batch']}, crop and flip, {recipe['precision']}"
+    )
+
+
+def footer(described: dict, command: str) -> list[str]:
+    """By what it was made."""
+    versions = described["versions"]
+    return [
+        f"Made by `{command}` with retinoscope {__version__}, torch {versions['torch']}, timm "
+        f"{versions['timm']}, on {versions['device']}, {versions['threads']} thread.",
+    ]
+
+
+def package_zoo(entries: Sequence[Entry], runs: Path) -> None:
+    """Copy weights and logs into the package, with the hash of the first weights."""
+    for entry in entries:
+        source, target = runs / entry.name, folder_of(entry.model)
+        target.mkdir(exist_ok=True)
+        for snapshot in SNAPSHOTS.values():
+            shutil.copyfile(
+                source / "snapshots" / f"{snapshot}.safetensors", target / f"{snapshot}.safetensors"
+            )
+        for name in ("training.json", "log.jsonl"):
+            shutil.copyfile(source / name, target / name)
+        first = load_model(str(source / "snapshots" / "init.safetensors")).model
+        plain = {"seed": entry.seed, "weights": state_hash(first)}
+        write_atomically(target / "init.json", json.dumps(plain) + "\n")
+        size = sum(file.stat().st_size for file in target.iterdir())
+        print(f"{entry.model}: {size / 1e6:.2f} MB in the package")
