@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench prove clean
+.PHONY: help demo test lint bench prove trained clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,11 +37,16 @@ bench: .venv/installed-all ## Measure speed, side by side with what it is compar
 	$(BIN)/python benchmarks/watching.py
 	$(BIN)/python benchmarks/anatomy.py
 	$(BIN)/python benchmarks/alternet.py
+	$(BIN)/python benchmarks/training.py
 
-prove: .venv/installed-all ## Kill and damage examinations; take every timm module (docs/zoo.md) and name of ours apart
+prove: .venv/installed-all ## Kill and damage examinations and trainings; take every timm module (docs/zoo.md) and name of ours apart
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/endurance.py
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/resuming.py
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/zoo.py --jobs 2
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/registered.py --jobs 2
+
+trained: .venv/installed-all ## Train what is missing under RETINOSCOPE_RUNS, resumably; tables in results/
+	$(BIN)/python benchmarks/trained.py --jobs 2
 
 clean: ## Remove what the targets above have made
 	rm -rf .venv runs .pytest_cache .ruff_cache .import_linter_cache

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from retinoscope.run.run import Run, measure
     from retinoscope.run.subject import load_subject
     from retinoscope.surgery.operate import operate
+    from retinoscope.train.recipe import Recipe
+    from retinoscope.train.train import Trained, train_model
 
 __version__ = "0.1.0"
 
@@ -41,6 +43,7 @@ _HOMES = {
     "Needs": "core.probe",
     "Piece": "core.probe",
     "Probe": "core.probe",
+    "Recipe": "train.recipe",
     "Replay": "anatomy.replay",
     "Result": "core.result",
     "RetinoscopeError": "core.errors",
@@ -48,6 +51,7 @@ _HOMES = {
     "State": "anatomy.replay",
     "Subject": "core.subject",
     "Surgery": "core.surgery",
+    "Trained": "train.train",
     "Unit": "core.unit",
     "Watcher": "core.probe",
     "advise": "report.advise",
@@ -60,6 +64,7 @@ _HOMES = {
     "measure": "run.run",
     "operate": "surgery.operate",
     "replay": "anatomy.replay",
+    "train_model": "train.train",
 }
 
 __all__ = [
@@ -73,6 +78,7 @@ __all__ = [
     "Needs",
     "Piece",
     "Probe",
+    "Recipe",
     "Replay",
     "Result",
     "RetinoscopeError",
@@ -80,6 +86,7 @@ __all__ = [
     "State",
     "Subject",
     "Surgery",
+    "Trained",
     "Unit",
     "Watcher",
     "advise",
@@ -92,6 +99,7 @@ __all__ = [
     "measure",
     "operate",
     "replay",
+    "train_model",
 ]
 
 

@@ -6,7 +6,7 @@ from retinoscope.core.settings import WrongSetting
 from retinoscope.recipes import UnknownRecipe, get_recipe, list_recipes, parse_recipe
 from retinoscope.train.recipe import changed
 from retinoscope.train.student import load_student
-from retinoscope.train.train import train
+from retinoscope.train.train import train_model
 
 
 def photos(folder, classes: int, side: int):
@@ -33,7 +33,7 @@ def test_every_recipe_trains_two_steps(name, tmp_path):
             "fraction": 1.0, "scored": 0,
         },
     )  # fmt: skip
-    before, after = train(recipe, tmp_path / "out", until=2).rows
+    before, after = train_model(recipe, tmp_path / "out", until=2).rows
     assert (before["step"], after["step"]) == (0, 2)
     assert before["images"] == 2
     assert after["nll_train"] > 0

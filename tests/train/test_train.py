@@ -16,7 +16,7 @@ from retinoscope.models.load import load_model
 from retinoscope.models.normalise import Normalise
 from retinoscope.train.feed import Feed
 from retinoscope.train.images import find_images
-from retinoscope.train.train import Diverged, train
+from retinoscope.train.train import Diverged, train_model
 
 EVERYTHING = {
     "randaugment": "rand-m9-n2-mstd1.0", "erasing": 0.3, "mixup": 0.8, "cutmix": 1.0,
@@ -33,7 +33,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 def test_a_training_leaves_a_log_and_models(quick, tmp_path, heard):
     recipe = quick(epochs=4, snapshots=2, fraction=400 / 50_000, lr=0.02)
-    done = train(recipe, tmp_path, name="quick", listeners=[heard])
+    done = train_model(recipe, tmp_path, name="quick", listeners=[heard])
     rows = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     assert list(done.rows) == rows == heard.rows
     assert [row["epoch"] for row in rows] == [0, 1, 2, 3, 4, 5]
@@ -56,7 +56,7 @@ def test_a_training_leaves_a_log_and_models(quick, tmp_path, heard):
 
 def test_snapshots_are_models(tmp_path, quick):
     recipe = quick(model="micro_vit", epochs=1, warmup=0, fraction=40 / 50_000)
-    done = train(recipe, tmp_path)
+    done = train_model(recipe, tmp_path)
     init = load_model(str(tmp_path / "snapshots" / "init.safetensors"))
     fresh = load_model("micro_vit", pretrained=False, seed=0).model.state_dict()
     assert all(torch.equal(v, fresh[k]) for k, v in init.model.state_dict().items())
@@ -71,7 +71,7 @@ def test_snapshots_are_models(tmp_path, quick):
 def test_it_is_the_loop_that_anyone_would_write(quick, tmp_path):
     """Batches of the feed, but model, loss, clipping, rate and AdamW by hand, in float64."""
     recipe = quick(precision="float64", clip=0.5, smoothing=0.1)
-    done = train(recipe, tmp_path)
+    done = train_model(recipe, tmp_path)
     loaded = load_model(recipe.model, pretrained=False)
     net = loaded.model.double().train()
     normalise = Normalise(loaded.preprocessing.mean, loaded.preprocessing.std).double()
@@ -120,28 +120,28 @@ def stopped_at(step: int):
 @pytest.mark.parametrize("every", [0.0, 1e9], ids=["each step", "never"])
 def test_stopped_anywhere_it_ends_with_the_same_bytes(quick, tmp_path, every):
     recipe = quick("build:img_size=32,dropout=0.2", **EVERYTHING)
-    train(recipe, tmp_path / "alone")
+    train_model(recipe, tmp_path / "alone")
     expected = contents(tmp_path / "alone")
     for step in (2, 4, 7, 12):
         with pytest.raises(Stop):
-            train(
+            train_model(
                 recipe, tmp_path / "killed", listeners=[stopped_at(step)], checkpoint_every=every,
                 workers=step % 2,
             )  # fmt: skip
-    done = train(recipe, tmp_path / "killed", checkpoint_every=every)
+    done = train_model(recipe, tmp_path / "killed", checkpoint_every=every)
     assert contents(done.folder) == expected
     other = quick("build:img_size=32,dropout=0.2", **EVERYTHING, seed=1)
-    train(other, tmp_path / "other")
+    train_model(other, tmp_path / "other")
     assert contents(tmp_path / "other") != expected
 
 
 def test_it_goes_on_from_where_it_was_asked_to_stop(quick, tmp_path, heard):
     recipe = quick()
-    train(recipe, tmp_path / "alone")
-    first = train(recipe, tmp_path / "parts", until=6)
+    train_model(recipe, tmp_path / "alone")
+    first = train_model(recipe, tmp_path / "parts", until=6)
     assert not first.finished
     assert first.end is None
-    done = train(recipe, tmp_path / "parts", listeners=[heard])
+    done = train_model(recipe, tmp_path / "parts", listeners=[heard])
     assert done.finished
     assert heard.started[0].done == 6
     assert heard.steps == list(range(7, 13))
@@ -151,20 +151,20 @@ def test_it_goes_on_from_where_it_was_asked_to_stop(quick, tmp_path, heard):
 
 def test_what_is_done_is_not_done_again(quick, tmp_path, heard):
     recipe = quick()
-    first = train(recipe, tmp_path)
-    again = train(recipe, tmp_path, listeners=[heard])
+    first = train_model(recipe, tmp_path)
+    again = train_model(recipe, tmp_path, listeners=[heard])
     assert heard.steps == []
     assert (again.rows, again.end) == (first.rows, first.end)
 
 
 def test_a_torn_checkpoint_is_said_and_the_one_before_is_used(quick, tmp_path, heard):
     recipe = quick()
-    train(recipe, tmp_path / "alone")
+    train_model(recipe, tmp_path / "alone")
     with pytest.raises(Stop):
-        train(recipe, tmp_path / "torn", listeners=[stopped_at(8)], checkpoint_every=0)
+        train_model(recipe, tmp_path / "torn", listeners=[stopped_at(8)], checkpoint_every=0)
     _, newest = sorted((tmp_path / "torn" / "checkpoints").iterdir())
     newest.write_bytes(newest.read_bytes()[:-100])
-    train(recipe, tmp_path / "torn", listeners=[heard])
+    train_model(recipe, tmp_path / "torn", listeners=[heard])
     assert "is damaged" in heard.said[0]
     assert heard.started[0].done == 6
     assert contents(tmp_path / "torn") == contents(tmp_path / "alone")
@@ -175,7 +175,7 @@ def test_parts_of_a_batch_give_the_gradient_of_the_whole(quick, tmp_path):
     ends = []
     for parts in (1, 4):
         recipe = quick("smooth:img_size=32", precision="float64", accumulate=parts, mixup=0.8)
-        done = train(recipe, tmp_path / str(parts))
+        done = train_model(recipe, tmp_path / str(parts))
         ends.append(load_model(recipe.model, weights=done.end).model.double().state_dict())
     for key in ends[0]:
         # Saved in float64, loaded into float32: a rounding apart at most.
@@ -183,22 +183,22 @@ def test_parts_of_a_batch_give_the_gradient_of_the_whole(quick, tmp_path):
 
 
 def test_a_changed_recipe_is_refused_with_the_difference(quick, tmp_path):
-    train(quick(), tmp_path, until=1)
+    train_model(quick(), tmp_path, until=1)
     with pytest.raises(RunFolderError, match=r"another recipe: lr: 0.01 → 0.5; augmentation.mixup"):
-        train(quick(lr=0.5, mixup=0.8), tmp_path)
+        train_model(quick(lr=0.5, mixup=0.8), tmp_path)
 
 
 def test_folders_of_others_are_refused(quick, tmp_path):
     (tmp_path / "file").write_text("mine")
     with pytest.raises(RunFolderError, match="is a file, not a folder"):
-        train(quick(), tmp_path / "file")
+        train_model(quick(), tmp_path / "file")
     with pytest.raises(RunFolderError, match="holds other files"):
-        train(quick(), tmp_path)
+        train_model(quick(), tmp_path)
     run = tmp_path / "run"
     run.mkdir()
     (run / "run.json").write_text("{}")
     with pytest.raises(RunFolderError, match="no training folder"):
-        train(quick(), run)
+        train_model(quick(), run)
     assert (tmp_path / "file").read_text() == "mine"
 
 
@@ -207,9 +207,9 @@ def test_a_folder_belongs_to_one_process_at_a_time(quick, tmp_path):
 
     held = TrainingFolder(tmp_path, quick().to_plain())
     with pytest.raises(RunFolderError, match="another process has a training there"):
-        train(quick(), tmp_path)
+        train_model(quick(), tmp_path)
     held.close()
-    train(quick(), tmp_path, until=1)
+    train_model(quick(), tmp_path, until=1)
 
 
 def test_other_data_under_the_same_name_are_refused(quick, tmp_path):
@@ -223,16 +223,16 @@ def test_other_data_under_the_same_name_are_refused(quick, tmp_path):
     recipe = quick(
         "build:img_size=32,num_classes=2", data=str(photos), batch=4, fraction=1.0, scored=0
     )
-    train(recipe, tmp_path / "out", until=1)
+    train_model(recipe, tmp_path / "out", until=1)
     Image.fromarray(np.zeros((32, 32, 3), np.uint8)).save(photos / "train" / "a" / "1.png")
     with pytest.raises(RunFolderError, match="data are no longer those"):
-        train(recipe, tmp_path / "out")
+        train_model(recipe, tmp_path / "out")
 
 
 def test_a_full_disk_is_said_and_what_was_there_is_kept(quick, tmp_path, monkeypatch):
     recipe = quick()
-    train(recipe, tmp_path / "alone")
-    train(recipe, tmp_path / "full", until=6)
+    train_model(recipe, tmp_path / "alone")
+    train_model(recipe, tmp_path / "full", until=6)
     sync, calls = os.fsync, []
 
     def full(descriptor: int) -> None:
@@ -241,11 +241,11 @@ def test_a_full_disk_is_said_and_what_was_there_is_kept(quick, tmp_path, monkeyp
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(RunFolderError, match=r"is full\. What was finished before is kept"):
-        train(recipe, tmp_path / "full")
+        train_model(recipe, tmp_path / "full")
     assert calls
     assert not list((tmp_path / "full").rglob("*.unfinished"))
     monkeypatch.setattr(os, "fsync", sync)
-    train(recipe, tmp_path / "full")
+    train_model(recipe, tmp_path / "full")
     assert contents(tmp_path / "full") == contents(tmp_path / "alone")
 
 
@@ -254,11 +254,11 @@ def test_a_loss_that_is_no_number_stops_with_step_checkpoint_and_hint(quick, tmp
     with pytest.raises(
         Diverged, match=r"at step \d of 8.*checkpoint is .*step-0000000\d.*lower lr"
     ):
-        train(recipe, tmp_path, checkpoint_every=0)
+        train_model(recipe, tmp_path, checkpoint_every=0)
     kept = list((tmp_path / "checkpoints").iterdir())
     assert kept
     with pytest.raises(Diverged, match="There is no checkpoint"):
-        train(recipe, tmp_path / "without")
+        train_model(recipe, tmp_path / "without")
 
 
 def test_without_a_test_split_there_are_no_scores(quick, tmp_path):
@@ -272,7 +272,7 @@ def test_without_a_test_split_there_are_no_scores(quick, tmp_path):
     recipe = quick(
         "build:img_size=32,num_classes=2", data=str(photos.parent), batch=4, fraction=1.0
     )
-    done = train(recipe, tmp_path / "out")
+    done = train_model(recipe, tmp_path / "out")
     assert [row["accuracy"] for row in done.rows] == [None] * 4
     assert done.rows[-1]["nll_train"] > 0
 
@@ -293,7 +293,7 @@ def test_options_train(quick, tmp_path, settings, monkeypatch):
     monkeypatch.setattr(
         torch, "compile", lambda net: used.append(1) or compiled(net, backend="eager")
     )
-    done = train(quick(**settings), tmp_path)
+    done = train_model(quick(**settings), tmp_path)
     assert done.rows[-1]["nll_train"] < 3
     assert bool(used) == settings.get("compile", False)
     init, end = (
@@ -305,19 +305,19 @@ def test_options_train(quick, tmp_path, settings, monkeypatch):
 
 def test_what_cannot_be_random_is_not_averaged(quick, tmp_path):
     with pytest.raises(WrongSetting, match="nothing in it is random"):
-        train(quick(ensemble=2), tmp_path)
+        train_model(quick(ensemble=2), tmp_path)
 
 
 def test_branches_that_do_not_drop_are_said(quick, tmp_path):
     with pytest.raises(WrongSetting, match="cannot be trained with stochastic depth"):
-        train(quick("smooth:img_size=32", drop_path=0.1), tmp_path)
+        train_model(quick("smooth:img_size=32", drop_path=0.1), tmp_path)
     with pytest.raises(WrongSetting, match=r"micro_vgg cannot be trained.*drop_path=0"):
-        train(quick(model="micro_vgg", drop_path=0.1), tmp_path / "vgg")
+        train_model(quick(model="micro_vgg", drop_path=0.1), tmp_path / "vgg")
 
 
 def test_a_model_that_does_not_exist_is_said_before_anything_is_written(quick, tmp_path):
     with pytest.raises(UnknownModel, match="Did you mean"):
-        train(quick(model="micro_resnets"), tmp_path / "out")
+        train_model(quick(model="micro_resnets"), tmp_path / "out")
 
 
 def test_global_generators_are_left_as_they_were(quick, tmp_path):
@@ -325,7 +325,7 @@ def test_global_generators_are_left_as_they_were(quick, tmp_path):
 
     torch.manual_seed(5)
     before = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()  # noqa: NPY002
-    train(quick(**EVERYTHING), tmp_path, until=3)
+    train_model(quick(**EVERYTHING), tmp_path, until=3)
     assert torch.equal(torch.get_rng_state(), before[0])
     assert random.getstate() == before[1]
     assert np.random.get_state()[1].tolist() == before[2]  # noqa: NPY002

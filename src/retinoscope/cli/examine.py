@@ -11,16 +11,12 @@ from typer import Argument, Exit, Option
 
 from retinoscope.cli.settings import probes_with, with_settings
 
-TOUR = (
-    "resnet20_cifar",
-    "vit_tiny_patch16_224:img_size=32,patch_size=4,num_classes=10",
-    "pit_ti_224:img_size=32,patch_size=4,stride=2,num_classes=10",
-)
-"""What is examined where no model is named: three small networks, untrained."""
+TOUR = ("micro_resnet", "micro_vit", "micro_alternet")
+"""What is examined where no model is named: three small networks whose weights come along."""
 
 _MODEL = """Timm names, [cyan]torchvision:NAME[/], [cyan]hf:FOLDER_OR_NAME[/],
 [cyan]path/file.py:function[/]; options behind a colon ([cyan]resnet50:num_classes=10[/]). Without
-any: a tour of three small untrained networks."""
+any: a tour of three small networks whose weights come along."""
 _DATA = """[cyan]cues[/] (embedded), [cyan]cifar10[/], [cyan]cifar100[/], [cyan]imagenet[/], a
 folder of photos or of class folders, a [cyan].parquet[/] file, [cyan]hf:NAME[/]. See: retinoscope
 list data"""
@@ -160,7 +156,7 @@ def examine(
             reporter=Reporter(console), images=how_many(images), root=root and str(root.absolute()),
             size=parse_size(size), crop_pct=crop_pct, crop_mode=crop_mode,
             interpolation=interpolation, mean=as_numbers(mean, "--mean"),
-            std=as_numbers(std, "--std"), pretrained=not (untrained or not models),
+            std=as_numbers(std, "--std"), pretrained=not untrained,
             weights=weights and str(weights.absolute()), output=output, allow_pickle=allow_pickle,
             precision=precision, device=device, seed=seed, batch=batch, workers=workers,
         )  # fmt: skip

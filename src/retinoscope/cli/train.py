@@ -68,7 +68,7 @@ def train(
     from retinoscope.recipes import parse_recipe
     from retinoscope.train.recipe import changed
     from retinoscope.train.trackers import get_tracker
-    from retinoscope.train.train import train as run_training
+    from retinoscope.train.train import train_model
 
     given = {"model": model, "data": data, "epochs": epochs, "batch": batch, "seed": seed}
     named = Specification.parse(recipe).name
@@ -80,7 +80,7 @@ def train(
     trackers = [get_tracker(name, table.say) for name in track or ()]
     listeners = [table, *trackers] if first else []
     try:
-        done = run_training(
+        done = train_model(
             chosen, folder, name=named, root=root and str(root.absolute()), device=device,
             workers=_spare_cores() if workers is None else workers, listeners=listeners,
             until=until, checkpoint_every=checkpoint_every,

@@ -64,7 +64,7 @@ class Trained:
         return self.end is not None
 
 
-def train(
+def train_model(
     recipe: Recipe,
     out: Path | str,
     *,

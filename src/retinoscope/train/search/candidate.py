@@ -37,7 +37,7 @@ from retinoscope.train.recipe import Recipe
 from retinoscope.train.score import score
 from retinoscope.train.search.base import Base, Plan
 from retinoscope.train.student import Student, load_student, outputs_of
-from retinoscope.train.train import train
+from retinoscope.train.train import train_model
 
 Tell = Callable[..., None]
 """Takes what to say, ``epoch`` or ``say``, and what belongs to it."""
@@ -83,7 +83,7 @@ def perform(task: Task, tell: Tell) -> dict[str, Any]:
     # As weights of the base, not as a name: a file alone may not say which code is run.
     recipe = replace(task.recipe, weights=str(first.absolute()))
     _follow(folder / MARK, recipe)
-    done = train(
+    done = train_model(
         recipe, folder, name=task.name, root=task.root, workers=task.workers, device=task.device,
         listeners=[_Relay(seed, tell)],
     )  # fmt: skip
