@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from retinoscope.run.subject import load_subject
     from retinoscope.surgery.operate import operate
     from retinoscope.train.recipe import Recipe
-    from retinoscope.train.train import Trained, train_model
+    from retinoscope.train.train import train_model
+    from retinoscope.train.training import Trained
 
 __version__ = "0.1.0"
 
@@ -51,7 +52,7 @@ _HOMES = {
     "State": "anatomy.replay",
     "Subject": "core.subject",
     "Surgery": "core.surgery",
-    "Trained": "train.train",
+    "Trained": "train.training",
     "Unit": "core.unit",
     "Watcher": "core.probe",
     "advise": "report.advise",

@@ -16,7 +16,8 @@ from retinoscope.models.load import load_model
 from retinoscope.models.normalise import Normalise
 from retinoscope.train.feed import Feed
 from retinoscope.train.images import find_images
-from retinoscope.train.train import Diverged, train_model
+from retinoscope.train.train import train_model
+from retinoscope.train.training import Diverged
 
 EVERYTHING = {
     "randaugment": "rand-m9-n2-mstd1.0", "erasing": 0.3, "mixup": 0.8, "cutmix": 1.0,

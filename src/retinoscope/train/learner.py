@@ -108,7 +108,7 @@ class Learner:
     ) -> Tensor:
         """Leave the gradient of the mean loss in the parameters; a step always draws the same."""
         torch.manual_seed(self.seed(step))
-        total = torch.zeros((), device=images.device, dtype=torch.float64)
+        total = torch.zeros((), device=images.device, dtype=self._dtype)
         parts = min(self._parts, len(images))
         taught_parts = taught.chunk(parts) if taught is not None else (None,) * parts
         chunks = list(zip(images.chunk(parts), targets.chunk(parts), taught_parts, strict=False))

@@ -35,7 +35,7 @@ def score(
     bins = torch.zeros(3, 15, dtype=torch.float64)
     with torch.inference_mode():
         for pixels, labels in plain_batches(images, share, _BATCH, say):
-            logits = model(pixels.to(like.device, like.dtype)).double().cpu()
+            logits = model(pixels.to(like.device, like.dtype)).cpu().double()
             confidence, predicted = logits.softmax(-1).max(-1)
             correct = predicted == labels
             lost = cross_entropy(logits, labels, reduction="sum")

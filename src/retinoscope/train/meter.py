@@ -1,0 +1,95 @@
+"""What is counted while a training goes on: its loss, and the time."""
+
+from __future__ import annotations
+
+import math
+import platform
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor
+
+from retinoscope.train.checkpoints import Checkpoint
+from retinoscope.train.processes import Processes
+
+_LOOKED = {"cpu": 1}
+"""Steps between two looks at the loss: a look makes other devices wait."""
+_SHARE = 20
+"""A checkpoint is written no more often than takes this part of the time."""
+
+
+class Meter:
+    """The mean training loss of an epoch, from losses that are looked at now and then."""
+
+    def __init__(self, team: Processes, checkpoint: Checkpoint | None) -> None:
+        self._team = team
+        self._every = _LOOKED.get(team.device.type, 25)
+        self._waiting: list[tuple[int, Tensor]] = []
+        self._sum, self._count = 0.0, 0
+        if checkpoint is not None:
+            held = checkpoint.plain["sums"]
+            self._sum, self._count = held[team.rank] if team.rank < len(held) else (0.0, 0)
+
+    def add(self, step: int, loss: Tensor, diverged: Callable[[int, float], Exception]) -> None:
+        """Remember the loss of a step, and look at all that wait once they are enough."""
+        self._waiting.append((step, loss))
+        if len(self._waiting) >= self._every:
+            self.look(diverged)
+
+    def look(self, diverged: Callable[[int, float], Exception]) -> None:
+        """Add what is waiting; stops at the first loss that is no number."""
+        for step, loss in self._waiting:
+            value = loss.item()
+            if not math.isfinite(value):
+                raise diverged(step, value)
+            self._sum, self._count = self._sum + value, self._count + 1
+        self._waiting.clear()
+
+    def mean(self) -> float:
+        """Over all steps and processes since the last epoch."""
+        sums = self._team.gathered(self.sums())
+        return math.fsum(part[0] for part in sums) / sum(part[1] for part in sums)
+
+    def sums(self) -> tuple[float, int]:
+        """This process's part of the mean, for a checkpoint."""
+        return self._sum, self._count
+
+    def forget(self) -> None:
+        """Begin the next epoch."""
+        self._sum, self._count = 0.0, 0
+
+
+class Clock:
+    """When the next checkpoint is due, and how long an epoch took."""
+
+    def __init__(self, every: float) -> None:
+        self._every, self._cost = every, 0.0
+        self._last = self._lap = time.monotonic()
+        self._work = time.process_time()
+
+    def due(self) -> bool:
+        """Whether it is time for a checkpoint."""
+        if not self._every:
+            return True
+        return time.monotonic() - self._last >= max(self._every, _SHARE * self._cost)
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Around the writing of one, to know what it costs."""
+        begun = time.monotonic()
+        yield
+        self._last = time.monotonic()
+        self._cost = self._last - begun
+
+    def lap(self) -> dict[str, Any]:
+        """How long it was since the last lap, and how long the processors worked for us."""
+        now, work = time.monotonic(), time.process_time()
+        seconds, worked = now - self._lap, work - self._work
+        self._lap, self._work = now, work
+        return {
+            "seconds": round(seconds, 3),
+            "processor_seconds": round(worked, 3),
+            "machine": platform.node(),
+        }
