@@ -68,7 +68,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--jobs", type=int, default=2, help="trainings at a time")
-    parser.add_argument("--only", default="", help="one group: cifar10, cues")
+    parser.add_argument("--only", default="", help="one group: cifar10, cues, search")
     parser.add_argument("--package", action="store_true", help="copy the zoo into the package")
     parser.add_argument("--root", default=os.environ.get("RETINOSCOPE_DATA", ""))
     arguments = parser.parse_args()
@@ -77,9 +77,12 @@ def main() -> None:
         print("RETINOSCOPE_DATA is not set: trainings on CIFAR-10 are left out.")
         wanted = [e for e in wanted if e.group != "cifar10"]
     failed = train_all(wanted, arguments.jobs, arguments.root)
-    from trained_tables import package_zoo, write_tables
+    from trained_tables import package_zoo, write_search, write_tables
 
     write_tables([e for e in wanted if e not in failed], runs(), arguments.root or None)
+    if arguments.only in ("", "search"):
+        searched = search(arguments.jobs)
+        write_search(searched)
     if arguments.package:
         package_zoo([e for e in wanted if e.group == "cues"], runs())
     sys.exit(1 if failed else 0)
@@ -131,6 +134,28 @@ def launch(entry: Entry, root: str) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
             command, stdout=log, stderr=log, env=os.environ | {"OMP_NUM_THREADS": "1"}
         )
+
+
+SEARCH = (
+    "search", "micro_resnet", "--data", "cues", "--recipe", "micro:epochs=3,scored=0",
+    "--seeds", "2",
+)  # fmt: skip
+
+
+def search(jobs: int) -> Path:
+    """Find where attention pays in a micro ResNet on cues; the folder of the search."""
+    out = runs() / "search" / "micro_resnet-cues"
+    out.parent.mkdir(parents=True, exist_ok=True)
+    command = [
+        sys.executable, "-m", "retinoscope", *SEARCH, "--jobs", str(jobs), "--out", str(out)
+    ]  # fmt: skip
+    with out.with_suffix(".log").open("ab") as log:
+        done = subprocess.run(
+            command, stdout=log, stderr=log, check=False, env=os.environ | {"OMP_NUM_THREADS": "1"}
+        )
+    if done.returncode:
+        raise SystemExit(f"The search failed, see {out.with_suffix('.log')}")
+    return out
 
 
 if __name__ == "__main__":

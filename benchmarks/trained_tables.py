@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import statistics
 from collections.abc import Sequence
@@ -17,10 +18,12 @@ from retinoscope.data.load import load_data
 from retinoscope.models.checkpoint import state_hash
 from retinoscope.models.load import load_model
 from retinoscope.numerics.cue_shares import CueShares, cue_shares
+from retinoscope.plots.search import draw
 from retinoscope.train.feed import plain_batches
 from retinoscope.train.images import Fit, LabelledImages
 from retinoscope.train.processes import Processes
 from retinoscope.train.score import score
+from retinoscope.train.search.search import Search
 from retinoscope.train.student import Student
 from retinoscope.zoo import SNAPSHOTS, folder_of
 
@@ -61,7 +64,7 @@ def write_cifar10(entries: Sequence[Entry], runs: Path, root: str | None) -> Non
         row = dict(score(network(entry, runs), test, Processes(), print))
         log = (runs / entry.name / "log.jsonl").read_text().splitlines()
         row["nll_train"] = json.loads(log[-1])["nll_train"]
-        row["minutes"] = minutes(runs / entry.name)
+        row["minutes"] = processor_minutes(runs / entry.name)
         found.setdefault(entry.model, []).append(row)
     described = json.loads((runs / entries[0].name / "training.json").read_text())
     lines = [
@@ -70,7 +73,7 @@ def write_cifar10(entries: Sequence[Entry], runs: Path, root: str | None) -> Non
         f"{described['data']['train']['images']:,} training images, all {len(test):,} test images "
         f"at hand; recipe `{entries[0].recipe}` ({recipe_in_words(described['recipe'])}); mean ± "
         "standard deviation over seeds. Train NLL is of cropped and flipped images in the last "
-        "epoch. Minutes are on one thread, beside other work.",
+        "epoch. Minutes are those that one core worked for it, where that was noted.",
         "",
         "| network | seeds | test accuracy (%) | test NLL | test ECE | train NLL | minutes |",
         "|---|---|---|---|---|---|---|",
@@ -79,7 +82,7 @@ def write_cifar10(entries: Sequence[Entry], runs: Path, root: str | None) -> Non
         cells = [
             spread([100 * r["accuracy"] for r in rows], 2), spread([r["nll"] for r in rows], 3),
             spread([r["ece"] for r in rows], 3), spread([r["nll_train"] for r in rows], 3),
-            spread([r["minutes"] for r in rows], 1),
+            spread([m for r in rows if not math.isnan(m := r["minutes"])], 1),
         ]  # fmt: skip
         lines.append(f"| {model} | {len(rows)} | {' | '.join(cells)} |")
     lines += ["", *footer(described, "make trained"), ""]
@@ -127,14 +130,16 @@ def conflict(net: Student, images: LabelledImages) -> CueShares:
     return cue_shares(torch.cat(answers).numpy(), kinds["shape"], kinds["texture"])
 
 
-def minutes(folder: Path) -> float:
-    """How long a training took, by its own notes."""
+def processor_minutes(folder: Path) -> float:
+    """How long a core worked for a training, by its own notes; NaN for one without them."""
     rows = [json.loads(line) for line in (folder / "times.jsonl").read_text().splitlines()]
-    return sum(row["seconds"] for row in rows) / 60
+    return sum(row.get("processor_seconds", math.nan) for row in rows) / 60
 
 
 def spread(values: Sequence[float], digits: int) -> str:
     """Mean ± standard deviation; the value alone where there is one."""
+    if not values:
+        return "–"
     mean = f"{statistics.mean(values):.{digits}f}"
     return mean if len(values) < 2 else f"{mean} ± {statistics.stdev(values):.{digits}f}"
 
@@ -155,6 +160,38 @@ def footer(described: dict, command: str) -> list[str]:
         f"Made by `{command}` with retinoscope {__version__}, torch {versions['torch']}, timm "
         f"{versions['timm']}, on {versions['device']}, {versions['threads']} thread.",
     ]
+
+
+def write_search(folder: Path) -> None:
+    """Accuracy of every candidate of the build-up search, and the figure."""
+    found = Search.load(folder, "result")
+    draw(found, RESULTS / "build_up_cues.svg")
+    recipe = found.protocol["recipe"]
+    lines = [
+        "# Where attention pays in a micro ResNet, on cues",
+        "",
+        "The build-up rule of Park & Kim (2022, arXiv:2202.06709, fig. 12a) as an experiment: from "
+        "the end of `micro_resnet` on, convolutional units become attention one by one; what "
+        "raises the mean accuracy on held-out training images is kept, else the stage before "
+        "comes next. "
+        f"{len(found.seeds)} seeds; {found.protocol['held out']:,} held-out and "
+        f"{found.protocol['tested on']:,} test images; {recipe_in_words(recipe)}.",
+        "",
+        "![Accuracy over the number of attention units](build_up_cues.svg)",
+        "",
+        "| attention per stage | in all | parameters | held out (%) | test (%) | |",
+        "|---|---|---|---|---|---|",
+    ]
+    for place, plan in enumerate(found.plans):
+        cells = [spread((100 * row[place]).tolist(), 2) for row in (found.held_out, found.test)]
+        verdict = "kept" if found.kept[place] else "no better"
+        lines.append(
+            f"| {plan} | {found.msas[place]} | {found.parameters[place]:,} | {' | '.join(cells)} | "
+            f"{verdict if any(plan) else 'as it was'} |"
+        )
+    lines += ["", "Made by `python benchmarks/trained.py --only search`.", ""]
+    write_atomically(RESULTS / "build_up_cues.md", "\n".join(lines))
+    print("results/build_up_cues.md written")
 
 
 def package_zoo(entries: Sequence[Entry], runs: Path) -> None:

@@ -29,16 +29,21 @@ def test_the_last_two_are_kept(tmp_path):
     assert len(steps) == 2
 
 
-@pytest.mark.parametrize("harm", ["torn", "flipped", "empty", "foreign"])
+@pytest.mark.parametrize("harm", ["torn", "flipped", "header", "empty", "foreign"])
 def test_a_damaged_one_is_said_and_the_one_before_is_used(tmp_path, harm):
     write_checkpoint(tmp_path, made(1))
     path = write_checkpoint(tmp_path, made(2))
     content = bytearray(path.read_bytes())
     if harm == "flipped":
         content[-3] ^= 1
+    changed = bytes(content).replace(b"0.1", b"0.2")
+    assert changed != content
     path.write_bytes(
-        {"torn": content[:-5], "flipped": content, "empty": b"", "foreign": b"x" * 99}[harm]
-    )
+        {
+            "torn": content[:-5], "flipped": content, "header": changed, "empty": b"",
+            "foreign": b"x" * 99,
+        }[harm]
+    )  # fmt: skip
     with pytest.raises(UnreadableFile, match="is damaged"):
         read_checkpoint(path)
     said: list[str] = []

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import re
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -58,7 +60,7 @@ def claim(folder: Path, mark: str, what: str) -> IO[bytes]:
                 "new or an empty folder with --out."
             )
         folder.mkdir(parents=True, exist_ok=True)
-        return (folder / LOCK).open("ab")
+        return _open_lock(folder)
 
 
 def claim_alone(folder: Path, mark: str, what: str) -> IO[bytes]:
@@ -118,6 +120,16 @@ def safe_name(name: str) -> str:
     """
     safe = re.sub(r"[^A-Za-z0-9_.=,-]+", "-", name).strip("-.")[:_LONGEST]
     return safe or "model"
+
+
+def _open_lock(folder: Path) -> IO[bytes]:
+    """A file whose lock ends with this process, even if others that it has forked live on."""
+    file = (folder / LOCK).open("ab")
+    if hasattr(os, "register_at_fork"):
+        # A lock belongs to all who have inherited the file; what was killed must not hold it.
+        held = weakref.ref(file)
+        os.register_at_fork(after_in_child=lambda: (kept := held()) and kept.close())
+    return file
 
 
 def _is_foreign(path: Path, mark: str) -> bool:

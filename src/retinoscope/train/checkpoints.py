@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Callable, Mapping
@@ -35,12 +36,8 @@ class Checkpoint:
 def write_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
     """Write it whole or not at all, then remove all but the last two."""
     tensors = {k: v.detach().cpu().clone().contiguous() for k, v in checkpoint.tensors.items()}
-    head = {
-        "schema": SCHEMA,
-        "step": checkpoint.step,
-        "sha256": tensors_hash(tensors),
-        "plain": checkpoint.plain,
-    }
+    head = {"schema": SCHEMA, "step": checkpoint.step, "plain": checkpoint.plain}
+    head["sha256"] = _digest(tensors, head)
     path = folder / f"step-{checkpoint.step:08d}.safetensors"
     write_atomically(path, save(tensors, {_ENTRY: json.dumps(head)}))
     for old in _files(folder)[:-_KEPT]:
@@ -67,7 +64,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
             tensors = {key: file.get_tensor(key) for key in file.keys()}
         if head["schema"] != SCHEMA:
             raise ValueError(f"its form is {head['schema']}, this version's {SCHEMA}")
-        if head["sha256"] != tensors_hash(tensors):
+        if head.pop("sha256") != _digest(tensors, head):
             raise ValueError("its content is not what was written")
         return Checkpoint(int(head["step"]), tensors, dict(head["plain"]))
     except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
@@ -78,3 +75,9 @@ def read_checkpoint(path: Path) -> Checkpoint:
 
 def _files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.glob("step-*") if _NAME.fullmatch(path.name))
+
+
+def _digest(tensors: Mapping[str, Tensor], head: Mapping[str, Any]) -> str:
+    """Of all that a checkpoint holds, the numbers beside the tensors included."""
+    text = json.dumps(head, sort_keys=True) + tensors_hash(tensors)
+    return hashlib.sha256(text.encode()).hexdigest()

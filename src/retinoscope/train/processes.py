@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -89,20 +90,38 @@ def processes(device: str | None) -> Iterator[Processes]:
     if place.type == "cuda":
         torch.cuda.set_device(place)
     dist.init_process_group("nccl" if place.type == "cuda" else "gloo", timeout=_PATIENCE)
+    rank = dist.get_rank()
     try:
-        yield Processes(dist.get_rank(), world, place)
-    except RetinoscopeError:
-        raise
+        with _ended_by_torchrun(rank, world):
+            yield Processes(rank, world, place)
     except RuntimeError as error:
         if not _is_loss(error):
             raise
-        raise LostProcess(
-            f"Process {dist.get_rank()} of {world} has lost another one: {first_line(error)} It "
-            "was killed or has failed; its own message says why. Start the same command again: "
-            "the training goes on from its last checkpoint."
-        ) from error
+        raise _lost(rank, world, first_line(error)) from error
     finally:
         dist.destroy_process_group()
+
+
+@contextmanager
+def _ended_by_torchrun(rank: int, world: int) -> Iterator[None]:
+    """Within, being told to end is an error that says why: torchrun does so when one has died."""
+
+    def end(number: int, frame: object) -> None:
+        raise _lost(rank, world, "torchrun ends all of them.")
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _lost(rank: int, world: int, why: str) -> LostProcess:
+    return LostProcess(
+        f"Process {rank} of {world} has lost another one: {why} It was killed or has failed; its "
+        "own message says why. Start the same command again: the training goes on from its last "
+        "checkpoint."
+    )
 
 
 def _is_loss(error: RuntimeError) -> bool:
