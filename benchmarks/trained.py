@@ -10,12 +10,16 @@ any moment, the same command goes on. One thread each, ``--jobs`` at a time.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import subprocess
 import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
+
+from retinoscope.recipes import parse_recipe
+from retinoscope.train.recipe import Recipe, changed
 
 CIFAR10 = ("micro_resnet", "micro_alternet", "micro_vit", "micro_vit_gap")
 ZOO = (
@@ -114,8 +118,13 @@ def train_all(wanted: list[Entry], jobs: int, root: str) -> list[Entry]:
 
 
 def finished(entry: Entry) -> bool:
-    """Whether its last weights are there; the command itself checks that they fit the recipe."""
-    return (runs() / entry.name / "snapshots" / "end.safetensors").is_file()
+    """Whether its last weights are there, by the recipe as it is now."""
+    folder = runs() / entry.name
+    if not (folder / "snapshots" / "end.safetensors").is_file():
+        return False
+    plain = json.loads((folder / "training.json").read_text())["recipe"]
+    given = {"model": entry.model, "data": entry.data, "seed": entry.seed}
+    return Recipe.from_plain(plain) == changed(parse_recipe(entry.recipe), given)
 
 
 def log_of(entry: Entry) -> Path:

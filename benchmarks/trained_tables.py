@@ -132,7 +132,8 @@ def conflict(net: Student, images: LabelledImages) -> CueShares:
 
 def processor_minutes(folder: Path) -> float:
     """How long a core worked for a training, by its own notes; NaN for one without them."""
-    rows = [json.loads(line) for line in (folder / "times.jsonl").read_text().splitlines()]
+    lines = (folder / "times.jsonl").read_text().splitlines()
+    rows = [json.loads(line) for line in lines if line.endswith("}")]  # a kill may tear the last
     return sum(row.get("processor_seconds", math.nan) for row in rows) / 60
 
 

@@ -70,6 +70,11 @@ def test_settings_stand_behind_the_name():
     assert (recipe.epochs, recipe.augmentation.mixup, recipe.sam) == (3, 0.5, 0.05)
 
 
+def test_a_teacher_may_have_colons_of_its_own():
+    recipe = parse_recipe("deit:distillation=hard,teacher=torchvision:regnet_y_16gf")
+    assert recipe.teacher == "torchvision:regnet_y_16gf"
+
+
 def test_unknown_names_are_refused_with_the_nearest():
     with pytest.raises(
         UnknownRecipe, match=r"no recipe 'cifar_strng'\. Did you mean 'cifar_strong'"

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from retinoscope.core.errors import UnreadableFile
+from retinoscope.core.errors import RunFolderError, UnreadableFile
 from retinoscope.train.checkpoints import (
     Checkpoint,
     last_checkpoint,
@@ -57,3 +57,26 @@ def test_a_damaged_one_is_said_and_the_one_before_is_used(tmp_path, harm):
 
 def test_without_any_there_is_none(tmp_path):
     assert last_checkpoint(tmp_path / "nowhere", print) is None
+
+
+def test_what_cannot_be_read_or_is_of_another_version_is_left_alone(tmp_path, monkeypatch):
+    path = write_checkpoint(tmp_path, made(1))
+    monkeypatch.setattr("retinoscope.train.checkpoints.SCHEMA", 2)
+    with pytest.raises(RunFolderError, match="its form is 1, this version's 2"):
+        last_checkpoint(tmp_path, print)
+    monkeypatch.undo()
+
+    def refused(self):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(type(path), "read_bytes", refused)
+    with pytest.raises(RunFolderError, match="cannot be read: Permission denied"):
+        last_checkpoint(tmp_path, print)
+    assert path.exists()
+
+
+def test_where_none_is_left_it_begins_anew(tmp_path):
+    write_checkpoint(tmp_path, made(1)).write_bytes(b"")
+    said: list[str] = []
+    assert last_checkpoint(tmp_path, said.append) is None
+    assert "It begins anew" in said[0]

@@ -9,6 +9,7 @@ from retinoscope.core.preprocessing import Preprocessing
 from retinoscope.data.augment import Augmentation
 from retinoscope.train.feed import Feed, plain_batches
 from retinoscope.train.images import LabelledImages, find_images
+from retinoscope.train.processes import Processes
 from retinoscope.train.recipe import Recipe
 
 SIZE = Preprocessing(size=(32, 32))
@@ -23,7 +24,7 @@ def images() -> LabelledImages:
 
 
 def feed(images: LabelledImages, **settings) -> Feed:
-    return replace(Feed(images, STRONG, batch=8, seed=1), **settings)
+    return replace(Feed(images, STRONG, len(images) // 8, batch=8, seed=1), **settings)
 
 
 def test_each_epoch_shows_every_image_once_in_another_order(images):
@@ -61,7 +62,7 @@ def test_processes_share_a_batch_between_them(images):
     assert torch.equal(whole.images, torch.cat([part.images for part in parts]))
     assert torch.equal(whole.labels, torch.cat([part.labels for part in parts]))
     with pytest.raises(WrongInput, match="cannot be shared by 3 processes"):
-        feed(images, world=3)
+        Processes(world=3).check_share(8)
 
 
 def test_the_views_are_those_of_the_augmentation(images):

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from retinoscope.core.errors import RetinoscopeError, WrongInput
+from retinoscope.core.settings import WrongSetting
 from retinoscope.models.load import load_model
 from retinoscope.train.feed import Portion
 from retinoscope.train.learner import Learner
@@ -13,7 +14,7 @@ from retinoscope.train.objective import distilled
 from retinoscope.train.processes import Processes
 from retinoscope.train.recipe import Recipe
 from retinoscope.train.schedule import Plan
-from retinoscope.train.student import Student, load_student
+from retinoscope.train.student import Student, draws, largest_rate, load_student
 from retinoscope.train.teacher import load_teacher
 
 PLAN = Plan(10, 0, 100)
@@ -50,6 +51,27 @@ def test_rates_of_stochastic_depth_rise_with_depth(model):
     assert rates == sorted(rates)
     assert rates[-1] == pytest.approx(0.2)
     assert way.model == f"{model}:drop_path_rate=0.2"
+
+
+@pytest.mark.parametrize(
+    ("model", "rate"),
+    [
+        ("swin_tiny_cifar", 0.0), ("torchvision:efficientnet_b0", 0.0), ("convnext_atto", 0.1),
+    ],
+)  # fmt: skip
+def test_the_rate_is_the_recipes_not_the_models(model, rate):
+    """Some drop branches unless they are told not to."""
+    loaded, _ = load_student(Recipe(model=model, drop_path=rate))
+    assert largest_rate(loaded.model) == pytest.approx(rate)
+    assert draws(loaded.model) == (rate > 0 or "efficientnet" in model)
+
+
+def test_another_rate_in_the_models_name_is_refused():
+    with pytest.raises(WrongSetting, match=r"stochastic depth of 0\.3, not 0\.1"):
+        load_student(Recipe(model="micro_vit:drop_path_rate=0.3", drop_path=0.1))
+    # torchvision has fixed the rate of this one.
+    with pytest.raises(WrongSetting, match=r"depth of 0\.2, not 0 .*Say drop_path=0\.2"):
+        load_student(Recipe(model="torchvision:swin_t"))
 
 
 def test_the_average_is_that_of_the_weights(quick):
@@ -148,8 +170,9 @@ class Hungry(nn.Module):
         return self.net(images)
 
 
-def test_out_of_memory_goes_on_in_parts_and_says_so(quick):
-    recipe = quick("smooth:img_size=32")
+@pytest.mark.parametrize("sam", [0.0, 0.05])
+def test_out_of_memory_goes_on_in_parts_and_says_so(quick, sam):
+    recipe = quick("smooth:img_size=32", sam=sam)
     said: list[str] = []
     made, plain = learner(recipe, say=said.append), learner(recipe)
     made.student.backbone = Hungry(made.student.backbone)

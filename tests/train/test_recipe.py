@@ -17,7 +17,7 @@ def test_every_field_is_explained():
 
 @given(
     lr=st.floats(0, 10), warmup=st.integers(0, 20), mixup=st.floats(0, 3),
-    milestones=st.lists(st.integers(1, 90), max_size=3).map(tuple),
+    milestones=st.sets(st.integers(1, 90), max_size=3).map(lambda found: tuple(sorted(found))),
 )  # fmt: skip
 def test_a_recipe_survives_json(lr, warmup, mixup, milestones):
     recipe = Recipe(
@@ -43,6 +43,8 @@ def test_a_setting_that_came_later_is_as_by_default():
         ({"fraction": 0.0}, "above 0 and up to 1"),
         ({"schedule": "step"}, "schedule is one of cosine, steps, constant"),
         ({"schedule": "steps"}, "without milestones"),
+        ({"milestones": (3, 1)}, "which rise from 1 on"),
+        ({"factor": -1.0}, r"factor -1\.0, which is above 0"),
         ({"distillation": "hard"}, "without a teacher"),
         ({"teacher": "resnet18"}, "without distillation"),
         ({"crop": 0.7}, "crop in"),

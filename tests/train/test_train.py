@@ -77,7 +77,7 @@ def test_it_is_the_loop_that_anyone_would_write(quick, tmp_path):
     net = loaded.model.double().train()
     normalise = Normalise(loaded.preprocessing.mean, loaded.preprocessing.std).double()
     images, _ = find_images(recipe, Preprocessing(size=(32, 32)), (3, 10))
-    feed = Feed(images, recipe.augmentation, 20, 0)
+    feed = Feed(images, recipe.augmentation, 4, 20, 0)
     optimiser = torch.optim.AdamW(net.parameters(), lr=0.01, weight_decay=0.05)
     rates = [0.01 * (n + 1) / 4 for n in range(4)] + [0.01] * 4 + [0.005] * 4
     losses = []
@@ -118,9 +118,13 @@ def stopped_at(step: int):
     return Listener()
 
 
-@pytest.mark.parametrize("every", [0.0, 1e9], ids=["each step", "never"])
-def test_stopped_anywhere_it_ends_with_the_same_bytes(quick, tmp_path, every):
-    recipe = quick("build:img_size=32,dropout=0.2", **EVERYTHING)
+@pytest.mark.parametrize(
+    ("every", "more"),
+    [(0.0, {}), (1e9, {}), (0.0, {"channels_last": True}), (0.0, {"optimiser": "lamb"})],
+    ids=["each step", "never", "channels last", "lamb"],
+)
+def test_stopped_anywhere_it_ends_with_the_same_bytes(quick, tmp_path, every, more):
+    recipe = quick("build:img_size=32,dropout=0.2", **EVERYTHING, **more)
     train_model(recipe, tmp_path / "alone")
     expected = contents(tmp_path / "alone")
     for step in (2, 4, 7, 12):
@@ -131,9 +135,10 @@ def test_stopped_anywhere_it_ends_with_the_same_bytes(quick, tmp_path, every):
             )  # fmt: skip
     done = train_model(recipe, tmp_path / "killed", checkpoint_every=every)
     assert contents(done.folder) == expected
-    other = quick("build:img_size=32,dropout=0.2", **EVERYTHING, seed=1)
-    train_model(other, tmp_path / "other")
-    assert contents(tmp_path / "other") != expected
+    if not more:
+        other = quick("build:img_size=32,dropout=0.2", **EVERYTHING, seed=1)
+        train_model(other, tmp_path / "other")
+        assert contents(tmp_path / "other") != expected
 
 
 def test_it_goes_on_from_where_it_was_asked_to_stop(quick, tmp_path, heard):
@@ -226,7 +231,7 @@ def test_other_data_under_the_same_name_are_refused(quick, tmp_path):
     )
     train_model(recipe, tmp_path / "out", until=1)
     Image.fromarray(np.zeros((32, 32, 3), np.uint8)).save(photos / "train" / "a" / "1.png")
-    with pytest.raises(RunFolderError, match="data are no longer those"):
+    with pytest.raises(RunFolderError, match="The data is no longer that which"):
         train_model(recipe, tmp_path / "out")
 
 
@@ -258,7 +263,7 @@ def test_a_loss_that_is_no_number_stops_with_step_checkpoint_and_hint(quick, tmp
         train_model(recipe, tmp_path, checkpoint_every=0)
     kept = list((tmp_path / "checkpoints").iterdir())
     assert kept
-    with pytest.raises(Diverged, match="There is no checkpoint"):
+    with pytest.raises(Diverged, match="No checkpoint was written"):
         train_model(recipe, tmp_path / "without")
 
 
@@ -310,9 +315,9 @@ def test_what_cannot_be_random_is_not_averaged(quick, tmp_path):
 
 
 def test_branches_that_do_not_drop_are_said(quick, tmp_path):
-    with pytest.raises(WrongSetting, match="cannot be trained with stochastic depth"):
+    with pytest.raises(WrongSetting, match=r"stochastic depth of 0, not 0\.1 as the recipe says"):
         train_model(quick("smooth:img_size=32", drop_path=0.1), tmp_path)
-    with pytest.raises(WrongSetting, match=r"micro_vgg cannot be trained.*drop_path=0"):
+    with pytest.raises(WrongSetting, match=r"micro_vgg would be trained.*Say drop_path=0"):
         train_model(quick(model="micro_vgg", drop_path=0.1), tmp_path / "vgg")
 
 
@@ -330,3 +335,50 @@ def test_global_generators_are_left_as_they_were(quick, tmp_path):
     assert torch.equal(torch.get_rng_state(), before[0])
     assert random.getstate() == before[1]
     assert np.random.get_state()[1].tolist() == before[2]  # noqa: NPY002
+
+
+def test_a_recipe_that_cannot_be_followed_does_not_mark_the_folder(quick, tmp_path):
+    with pytest.raises(WrongSetting, match="no optimiser 'adamx'"):
+        train_model(quick(optimiser="adamx"), tmp_path)
+    assert not (tmp_path / "training.json").exists()
+    train_model(quick(), tmp_path, until=1)
+
+
+def test_snapshots_are_counted_behind_the_warm_up(quick, tmp_path):
+    train_model(quick(warmup=2, epochs=3, snapshots=1), tmp_path)
+    names = {file.stem for file in (tmp_path / "snapshots").iterdir()}
+    assert names == {"init", "warmup", "epoch-0001", "epoch-0002", "end"}
+
+
+def test_to_stop_before_where_it_is_changes_nothing(quick, tmp_path):
+    train_model(quick(), tmp_path, until=5)
+    train_model(quick(), tmp_path, until=3)
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == [
+        "step-00000005.safetensors"
+    ]
+
+
+def test_an_image_that_cannot_be_read_does_not_move_the_epochs(quick, tmp_path, heard):
+    photos = tmp_path / "photos" / "train"
+    for label in ("a", "b"):
+        (photos / label).mkdir(parents=True)
+        for n in range(4):
+            Image.fromarray(np.full((32, 32, 3), 9 * n, np.uint8)).save(photos / label / f"{n}.png")
+    (photos / "a" / "2.png").write_bytes(b"no image")
+    recipe = quick(
+        "build:img_size=32,num_classes=2", data=str(photos.parent), batch=8, fraction=1.0
+    )
+    done = train_model(recipe, tmp_path / "out", listeners=[heard])
+    assert [row["step"] for row in done.rows] == [0, 1, 2, 3]
+    assert any("2.png" in text for text in heard.said)
+
+
+def test_one_image_is_too_few_for_a_batch_norm(tmp_path, quick):
+    recipe = quick("narrow:img_size=32", accumulate=20)
+    with pytest.raises(WrongSetting, match="needs more than one image at a time; it gets 20 in 20"):
+        train_model(recipe, tmp_path)
+
+
+def test_a_tag_without_its_weights_is_said(quick, tmp_path):
+    with pytest.raises(WrongSetting, match="names weights, but the training would begin with"):
+        train_model(quick(model="micro_vit.cues"), tmp_path)

@@ -30,3 +30,11 @@ def smooth(num_classes: int = 10, img_size: int = 32) -> nn.Module:
         nn.Conv2d(3, 8, 3, stride=4, padding=1), nn.GELU(),
         nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, num_classes),
     )  # fmt: skip
+
+
+def narrow(num_classes: int = 10, img_size: int = 32) -> nn.Module:
+    """With a batch norm over single numbers."""
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3, stride=4, padding=1), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+        nn.BatchNorm1d(8), nn.Linear(8, num_classes),
+    )  # fmt: skip

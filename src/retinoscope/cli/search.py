@@ -90,7 +90,7 @@ def search(
     from retinoscope.train.recipe import changed
     from retinoscope.train.search.search import search as run_search
 
-    named = Specification.parse(recipe).name
+    named = Specification.parse_first(recipe).name
     chosen = changed(parse_recipe(recipe), {} if data is None else {"data": data}, named)
     folder = out or Path("runs") / safe_name(f"search-{named}-{model}-{chosen.data}")
     console = Console(stderr=True)

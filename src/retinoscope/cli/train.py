@@ -71,7 +71,7 @@ def train(
     from retinoscope.train.train import train_model
 
     given = {"model": model, "data": data, "epochs": epochs, "batch": batch, "seed": seed}
-    named = Specification.parse(recipe).name
+    named = Specification.parse_first(recipe).name
     chosen = changed(parse_recipe(recipe), {k: v for k, v in given.items() if v is not None}, named)
     folder = out or _folder(named, chosen)
     first = int(os.environ.get("RANK", "0")) == 0  # of those that torchrun starts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, field, fields
 from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -16,6 +16,11 @@ class WrongSetting(RetinoscopeError, ValueError):
     """A setting does not exist, is missing, or has a value of another type."""
 
 
+def setting(default: Any, text: str) -> Any:
+    """A field of a dataclass with its default, and what it means."""
+    return field(default=default, metadata={"help": text})
+
+
 def make(kind: type[Any], given: Mapping[str, Any], called: str) -> Any:
     """An instance of a dataclass from settings by name; every name and value is checked.
 
@@ -24,18 +29,18 @@ def make(kind: type[Any], given: Mapping[str, Any], called: str) -> Any:
         given: Its settings; numbers for a field of floats may be whole.
         called: What to call it in errors.
     """
-    known = {field.name: field for field in fields(kind)}
+    known = {one.name: one for one in fields(kind)}
     for name in given:
         if name not in known:
             raise WrongSetting(
                 f"{called} has no setting {name!r}. {did_you_mean(name, list(known))}"
                 f"It has: {', '.join(known) or 'none'}."
             )
-    for name, field in known.items():
-        required = field.default is MISSING and field.default_factory is MISSING
+    for name, one in known.items():
+        required = one.default is MISSING and one.default_factory is MISSING
         if required and name not in given:
             raise WrongSetting(
-                f"{called} needs {name}: {field.metadata.get('help', '')} "
+                f"{called} needs {name}: {one.metadata.get('help', '')} "
                 f"Write it as {called}:{name}=…"
             )
     values = {name: fitted(kind, name, value, called) for name, value in given.items()}
@@ -49,19 +54,19 @@ def make(kind: type[Any], given: Mapping[str, Any], called: str) -> Any:
 
 def check(instance: Any, called: str) -> None:
     """Make the fields of a frozen instance what their types want: for its ``__post_init__``."""
-    for field in fields(instance):
-        value = fitted(type(instance), field.name, getattr(instance, field.name), called)
-        object.__setattr__(instance, field.name, value)
+    for one in fields(instance):
+        value = fitted(type(instance), one.name, getattr(instance, one.name), called)
+        object.__setattr__(instance, one.name, value)
 
 
 def described(kind: type[Any]) -> list[tuple[str, str, str]]:
     """Name, default and explanation of each setting."""
     rows = []
-    for field in fields(kind):
-        default = "required" if field.default is MISSING else str(field.default)
-        words = choices(kind, field.name)
-        text = field.metadata.get("help", "") + (f" One of: {', '.join(words)}." if words else "")
-        rows.append((field.name, "not set" if field.default is None else default, text))
+    for one in fields(kind):
+        default = "required" if one.default is MISSING else str(one.default)
+        words = choices(kind, one.name)
+        text = one.metadata.get("help", "") + (f" One of: {', '.join(words)}." if words else "")
+        rows.append((one.name, "not set" if one.default is None else default, text))
     return rows
 
 

@@ -42,11 +42,26 @@ options={'img_size': 32, 'window': (2, 2), 'pool': 'avg'})
             raise MalformedSpecification(
                 f"{text!r} has no name. Write it as name:key=value,key=value"
             )
-        return cls(name, dict(_option(part, text) for part in _split(tail)))
+        return cls(name, _options(tail, text))
+
+    @classmethod
+    def parse_first(cls, text: str) -> Specification:
+        """The same for names without colons: all behind the first one are options.
+
+        Example:
+            >>> Specification.parse_first("deit:teacher=torchvision:resnet50").options
+            {'teacher': 'torchvision:resnet50'}
+        """
+        name, _, tail = text.partition(":")
+        return cls(name, _options(tail, text))
 
     def __str__(self) -> str:
         options = ",".join(f"{key}={value}" for key, value in self.options.items())
         return f"{self.name}:{options}" if options else self.name
+
+
+def _options(tail: str, whole: str) -> dict[str, Any]:
+    return dict(_option(part, whole) for part in _split(tail))
 
 
 def _split(text: str) -> list[str]:

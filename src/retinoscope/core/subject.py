@@ -20,10 +20,6 @@ if TYPE_CHECKING:
     from retinoscope.core.anatomy import Anatomy
 
 
-HISTORY = ("training.json", "log.jsonl")
-"""The files of a training that tell how weights were learned: what was asked, what came."""
-
-
 class SetAside(NamedTuple):
     """An image that could not be read, and why."""
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from retinoscope.core.errors import WrongInput
-from retinoscope.core.settings import check
+from retinoscope.core.settings import check, setting
 
 if TYPE_CHECKING:
     import numpy as np
@@ -33,10 +33,6 @@ _POLICY = re.compile(
 """What timm reads of a policy. It passes over some sections that it does not know; we do not."""
 
 
-def _help(default: Any, text: str) -> Any:
-    return field(default=default, metadata={"help": text})
-
-
 @dataclass(frozen=True)
 class Augmentation:
     """What is done to training images; each draw depends on seed, epoch and index alone.
@@ -46,27 +42,27 @@ class Augmentation:
     al. (2020, arXiv:1708.04896), all as timm has them.
     """
 
-    crop: float = _help(0.125, "Share of each side that is padded with black and cut again.")
+    crop: float = setting(0.125, "Share of each side that is padded with black and cut again.")
     """Cut out again at random; not used where ``resized`` is set."""
-    resized: tuple[float, ...] | None = _help(
+    resized: tuple[float, ...] | None = setting(
         None, "Instead of crop: range of the area that is cut out, such as (0.08, 1.0)."
     )
     """As shares of the whole image; the part has a ratio of sides from 3/4 to 4/3."""
-    flip: bool = _help(True, "Mirror every second image.")
+    flip: bool = setting(True, "Mirror every second image.")
     """Left to right, with probability 1/2."""
-    randaugment: str = _help("", "timm's policy, such as rand-m9-n2-mstd1.0.")
+    randaugment: str = setting("", "timm's policy, such as rand-m9-n2-mstd1.0.")
     """Empty for none."""
-    erasing: float = _help(0.0, "Probability that a box of an image is erased.")
+    erasing: float = setting(0.0, "Probability that a box of an image is erased.")
     """The box gets the model's mean colour."""
-    mixup: float = _help(0.0, "α of Mixup; 0 for none.")
+    mixup: float = setting(0.0, "α of Mixup; 0 for none.")
     """Of the Beta distribution from which the shares of two images come."""
-    cutmix: float = _help(0.0, "α of CutMix; 0 for none.")
+    cutmix: float = setting(0.0, "α of CutMix; 0 for none.")
     """Of the Beta distribution from which the area of the box comes."""
-    mixing: float = _help(1.0, "Probability that a batch is mixed.")
+    mixing: float = setting(1.0, "Probability that a batch is mixed.")
     """For probes: that an image is."""
-    switch: float = _help(0.5, "Probability of CutMix where Mixup is on too.")
+    switch: float = setting(0.5, "Probability of CutMix where Mixup is on too.")
     """Else it is Mixup."""
-    smoothing: float = _help(0.0, "Share of the target that is spread over all classes.")
+    smoothing: float = setting(0.0, "Share of the target that is spread over all classes.")
     """Of mixed targets too."""
 
     def __post_init__(self) -> None:

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from retinoscope.core.subject import HISTORY
-
-_TRAINING, _LOG = HISTORY
-_MARK = b'"retinoscope training"'
+from retinoscope.core.history import KIND, LOG, MARK
 
 
 def find_history(weights: Path | str) -> Path | None:
@@ -24,6 +21,6 @@ def find_history(weights: Path | str) -> Path | None:
 def _is_training(folder: Path) -> bool:
     """Whether a folder holds a training of ours: others give their files the same names."""
     try:
-        return (folder / _LOG).is_file() and _MARK in (folder / _TRAINING).read_bytes()
-    except OSError:
+        return (folder / LOG).is_file() and f'"{KIND}"' in (folder / MARK).read_text("utf-8")
+    except (OSError, ValueError):
         return False

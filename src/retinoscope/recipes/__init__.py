@@ -57,7 +57,7 @@ def parse_recipe(text: str) -> Recipe:
         >>> parse_recipe("cifar_strong:epochs=10,mixup=0.2").epochs
         10
     """
-    asked = Specification.parse(text)
+    asked = Specification.parse_first(text)
     return changed(get_recipe(asked.name), asked.options, asked.name)
 
 

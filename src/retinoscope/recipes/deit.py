@@ -3,8 +3,9 @@
     torchrun --nproc-per-node 8 -m retinoscope train deit --out runs/deit
 
 AdamW at 5e-4 per 512 images, 300 epochs of which 5 are warm-up, weight decay on matrices alone.
-Here the warm-up is counted apart, so it is 5 + 295. There is no repeated augmentation, as for the
-small networks of Hyeon-Woo et al. (2023, arXiv:2210.08457). With a teacher:
+Here the warm-up is counted apart, so it is 5 + 295, and erased boxes get the mean colour, not
+noise. There is no repeated augmentation, as for the small networks of Hyeon-Woo et al. (2023,
+arXiv:2210.08457). With a teacher:
 ``deit:distillation=hard,teacher=NAME``. It was not trained here.
 """
 

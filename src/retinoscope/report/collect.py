@@ -10,8 +10,8 @@ from typing import Any
 
 from retinoscope.core.anatomy import Anatomy
 from retinoscope.core.errors import RetinoscopeError, UnreadableFile
+from retinoscope.core.history import LOG, MARK
 from retinoscope.core.result import Result, load_described
-from retinoscope.core.subject import HISTORY
 from retinoscope.probes import get_probe, list_probes
 from retinoscope.train.curves import LearningCurves, read_curves
 
@@ -81,7 +81,7 @@ def _trained(folder: Path) -> Examined:
 
 def _curves(folder: Path, examined: Examined) -> LearningCurves | None:
     """How the weights of a subject were learned, if its folder says so."""
-    if not any((folder / name).exists() for name in HISTORY):
+    if not any((folder / name).exists() for name in (MARK, LOG)):
         return None
     try:
         curves = read_curves(folder)

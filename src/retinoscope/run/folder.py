@@ -23,7 +23,8 @@ from pathlib import Path
 from retinoscope.core.errors import RunFolderError
 from retinoscope.core.files import write_atomically
 from retinoscope.core.folders import alone, claim, read_mark, safe_name, share, sweep, writing
-from retinoscope.core.subject import HISTORY, Subject
+from retinoscope.core.history import LOG, MARK
+from retinoscope.core.subject import Subject
 
 SCHEMA = 1
 _MARK, _KIND = "run.json", "retinoscope run"
@@ -109,7 +110,7 @@ def _history(folder: Path | None) -> dict[str, bytes]:
     found: dict[str, bytes] = {}
     if folder is None:
         return found
-    for name in HISTORY:
+    for name in (MARK, LOG):
         with suppress(OSError):
             found[name] = (folder / name).read_bytes()
     return found

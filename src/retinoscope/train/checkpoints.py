@@ -5,16 +5,17 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
+from safetensors import SafetensorError
+from safetensors.torch import load, save
 from torch import Tensor
 
-from retinoscope.core.errors import UnreadableFile, first_line
+from retinoscope.core.errors import RunFolderError, UnreadableFile, first_line
 from retinoscope.core.files import write_atomically
 from retinoscope.models.checkpoint import tensors_hash
 
@@ -46,12 +47,18 @@ def write_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
 
 
 def last_checkpoint(folder: Path, say: Callable[[str], None]) -> Checkpoint | None:
-    """The newest that is whole; a damaged one is said, removed, and the one before is taken."""
-    for path in reversed(_files(folder)):
+    """The newest that is whole; a damaged one is said, removed, and the one before is taken.
+
+    Raises:
+        RunFolderError: A file cannot be read, or was written by another version.
+    """
+    found = _files(folder)
+    for path in reversed(found):
         try:
             return read_checkpoint(path)
         except UnreadableFile as error:
-            say(f"{error} The one before is used.")
+            before = "The one before is used." if path != found[0] else "It begins anew."
+            say(f"{error} {before}")
             path.unlink(missing_ok=True)
     return None
 
@@ -59,18 +66,39 @@ def last_checkpoint(folder: Path, say: Callable[[str], None]) -> Checkpoint | No
 def read_checkpoint(path: Path) -> Checkpoint:
     """The checkpoint in a file; every bit of it is checked."""
     try:
-        with safe_open(path, framework="pt") as file:
-            head = json.loads((file.metadata() or {})[_ENTRY])
-            tensors = {key: file.get_tensor(key) for key in file.keys()}
-        if head["schema"] != SCHEMA:
-            raise ValueError(f"its form is {head['schema']}, this version's {SCHEMA}")
-        if head.pop("sha256") != _digest(tensors, head):
-            raise ValueError("its content is not what was written")
-        return Checkpoint(int(head["step"]), tensors, dict(head["plain"]))
-    except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
+        content = path.read_bytes()
+    except OSError as error:
+        raise RunFolderError(
+            f"The checkpoint {str(path)!r} cannot be read: {error.strerror}. It is left as it is; "
+            "run the same command again when it can."
+        ) from error
+    try:
+        head, tensors = _taken_apart(content)
+        schema = head["schema"]
+        whole = head.pop("sha256") == _digest(tensors, head)
+        checkpoint = Checkpoint(int(head["step"]), tensors, dict(head["plain"]))
+    except (SafetensorError, ValueError, KeyError, TypeError, struct.error) as error:
         raise UnreadableFile(
             f"The checkpoint {str(path)!r} is damaged: {first_line(error)}"
         ) from None
+    if not whole:
+        raise UnreadableFile(
+            f"The checkpoint {str(path)!r} is damaged: its content is not what was written."
+        )
+    if schema != SCHEMA:
+        raise RunFolderError(
+            f"The checkpoint {str(path)!r} was written by another version of retinoscope (its form "
+            f"is {schema}, this version's {SCHEMA}). Go on with that version, or use another "
+            "folder with --out."
+        )
+    return checkpoint
+
+
+def _taken_apart(content: bytes) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """The numbers and the tensors of a file: a length, a JSON header, the tensors' bytes."""
+    (length,) = struct.unpack("<Q", content[:8])
+    header = json.loads(content[8 : 8 + length])
+    return json.loads(header["__metadata__"][_ENTRY]), load(content)
 
 
 def _files(folder: Path) -> list[Path]:

@@ -15,12 +15,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from retinoscope.core.errors import UnreadableFile
+from retinoscope.core.history import KIND, LOG, MARK, SCHEMA
 from retinoscope.core.result import Result, answer, axes
-from retinoscope.core.subject import HISTORY
 
-SCHEMA = 1
-_TRAINING, _LOG = HISTORY
-_MARK = "retinoscope training"
 _COLUMNS = ("epoch", "step", "lr", "nll_train", "nll", "accuracy", "ece", "images")
 _ALWAYS, _COUNTS = ("epoch", "step"), ("epoch", "step", "images")
 _ELSEWHERE = {"model", "data", "batch", "weight_decay", "augmentation", "precision", "seed"}
@@ -78,7 +75,7 @@ def read_curves(folder: Path | str) -> LearningCurves:
 
     They may be those of a training that is not finished, or a copy beside a measured model.
     """
-    training, log = Path(folder) / _TRAINING, Path(folder) / _LOG
+    training, log = Path(folder) / MARK, Path(folder) / LOG
     plain, rows = _training(training), _rows(log)
     columns = {key: np.array([row[key] for row in rows]) for key in _COLUMNS}
     try:
@@ -107,7 +104,7 @@ def _training(path: Path) -> dict[str, Any]:
     try:
         # NaN has no place in what is passed on to a page as JSON.
         plain = json.loads(path.read_text("utf-8"), parse_constant=_refused)
-        found = plain.get(_MARK)
+        found = plain.get(KIND)
     except (OSError, ValueError, AttributeError) as error:
         raise UnreadableFile(
             f"{str(path)!r} cannot be read as that of a training: {error}. {_AGAIN}"

@@ -43,18 +43,13 @@ class Feed(Dataset[Portion]):
 
     images: LabelledImages
     augmentation: Augmentation
+    per_epoch: int
+    """Steps of an epoch; where images could not be read, its first ones come twice."""
     batch: int
     """Images per step over all processes."""
     seed: int
     rank: int = 0
     world: int = 1
-
-    def __post_init__(self) -> None:
-        if self.batch % self.world:
-            raise WrongInput(
-                f"A batch of {self.batch} cannot be shared by {self.world} processes. Use a batch "
-                f"that is a multiple of {self.world}."
-            )
 
     def __getitem__(self, step: int) -> Portion:
         epoch, indices = self.chosen(step)
@@ -75,10 +70,11 @@ class Feed(Dataset[Portion]):
 
     def chosen(self, step: int) -> tuple[int, np.ndarray]:
         """The epoch of a step, from 1 on, and this process's images in it."""
-        epoch, place = divmod(step, len(self.images) // self.batch)
+        epoch, place = divmod(step, self.per_epoch)
         share = self.batch // self.world
         first = place * self.batch + self.rank * share
-        return epoch + 1, _order(len(self.images), self.seed, epoch + 1)[first : first + share]
+        order = _order(len(self.images), self.seed, epoch + 1)
+        return epoch + 1, order.take(range(first, first + share), mode="wrap")
 
     def _view(self, epoch: int, index: int, image: np.ndarray) -> Tensor:
         return self.augmentation.view(

@@ -21,11 +21,8 @@ from typing import Any
 from retinoscope.core.errors import RunFolderError
 from retinoscope.core.files import write_atomically
 from retinoscope.core.folders import claim_alone, read_mark, writing
+from retinoscope.core.history import KIND, LOG, MARK, SCHEMA
 from retinoscope.train.recipe import Recipe, differences
-
-SCHEMA = 1
-MARK, LOG = "training.json", "log.jsonl"
-_KIND = "retinoscope training"
 
 
 class TrainingFolder:
@@ -55,20 +52,21 @@ class TrainingFolder:
     def described(self) -> dict[str, Any]:
         """What the folder says about its training; empty for a new one."""
         known = (self.path / MARK).is_file()
-        return read_mark(self.path, MARK, _KIND, SCHEMA) if known else {}
+        return read_mark(self.path, MARK, KIND, SCHEMA) if known else {}
 
     def describe(self, facts: Mapping[str, Any]) -> list[str]:
         """Write what the training is; refuses other data than before. Returns what has changed."""
         before = self.described()
         if not before:
-            text = json.dumps({_KIND: SCHEMA} | dict(facts), indent=1, ensure_ascii=False)
+            text = json.dumps({KIND: SCHEMA} | dict(facts), indent=1, ensure_ascii=False)
             self.write(MARK, text + "\n")
             return []
-        if lines := differences(before.get("data", {}), facts["data"]):
-            raise RunFolderError(
-                f"The data are no longer those that {str(self.path)!r} was begun with: "
-                f"{'; '.join(lines)}. Bring the old ones back, or use another folder with --out."
-            )
+        for what in ("data", "model", "teacher"):
+            if lines := differences({what: before.get(what)}, {what: facts[what]}):
+                raise RunFolderError(
+                    f"The {what} is no longer that which {str(self.path)!r} was begun with: "
+                    f"{'; '.join(lines)}. Bring the old one back, or use another folder with --out."
+                )
         return differences(before.get("versions", {}), facts["versions"])
 
     def write(self, name: str, content: str | bytes) -> None:

@@ -138,7 +138,8 @@ def find_images(
         test = fits.labelled(scored, sources[scored])
     if recipe.scored:
         places = balanced_subset(test.labels, len(test), recipe.scored)
-        test = replace(test.chosen(places), split=replace(test.chosen(places).split, balanced=True))
+        test = test.chosen(places)
+        test = replace(test, split=replace(test.split, balanced=True))
     return _enough(train, recipe), test
 
 
@@ -163,9 +164,12 @@ class Fit:
             # Other data may have other numbers of classes, so the way out is named, not taken.
             asked = Specification.parse(self.model)
             fitting = Specification(asked.name, {**asked.options, "num_classes": classes})
+            way = f"Give it a head that fits: --model '{fitting}'"
+            if asked.name.endswith(".safetensors"):
+                way = f"Build it again from a model with num_classes={classes}."
             raise WrongInput(
                 f"{self.model} has {self.outputs} answers, but {self.data} has {classes} classes. "
-                f"Give it a head that fits: --model '{fitting}'"
+                f"{way}"
             )
         known = np.flatnonzero(source.labels >= 0)
         # What is made at the model's size has nothing to be cut off.

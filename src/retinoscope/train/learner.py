@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from retinoscope.core.errors import RetinoscopeError
+from retinoscope.core.settings import WrongSetting
 from retinoscope.data.views import generator
 from retinoscope.train.feed import Portion
 from retinoscope.train.objective import averaged, distilled, objective
@@ -41,6 +42,10 @@ class Learner:
     ) -> None:
         self.recipe, self.student, self.team = recipe, student, team
         self._classes, self._teacher, self._say = classes, teacher, say
+        if recipe.precision == "float64" and team.device.type == "mps":
+            raise WrongSetting(
+                "This device has no float64. Use precision=float32, or --device cpu."
+            )
         self._parts = recipe.accumulate
         self._dtype = torch.float64 if recipe.precision == "float64" else torch.float32
         self._layout = torch.channels_last if recipe.channels_last else torch.contiguous_format
@@ -67,16 +72,7 @@ class Learner:
     def learn(self, step: int, portion: Portion) -> Tensor:
         """Do the step with this number, from 0 on; its loss, without waiting for the device."""
         images, targets = self._batch(step, portion)
-        taught = self._taught(images)
-        while True:
-            try:
-                loss = self._backward(step, images, targets, taught)
-                break
-            except (torch.OutOfMemoryError, RuntimeError) as error:
-                self._halve(error, len(images))
-        if self.recipe.sam:
-            with climbed(self.student.parameters(), self.recipe.sam), unrecorded(self.student):
-                self._backward(step, images, targets, taught)
+        loss = self._gradient(step, images, targets)
         if self.recipe.clip:
             nn.utils.clip_grad_norm_(self.student.parameters(), self.recipe.clip)
         self.schedule.set(step)
@@ -97,36 +93,50 @@ class Learner:
             targets = targets.to(self._dtype)
         return images.contiguous(memory_format=self._layout), targets
 
-    def _taught(self, images: Tensor) -> Tensor | None:
-        if self._teacher is None:
-            return None
-        with torch.no_grad():
-            return self._teacher(images).to(self._dtype)
+    def _gradient(self, step: int, images: Tensor, targets: Tensor) -> Tensor:
+        """Leave the gradient to step by in the parameters; in more parts if memory runs out."""
+        while True:
+            try:
+                loss = self._backward(step, images, targets)
+                if self.recipe.sam:
+                    with climbed(self.student.parameters(), self.recipe.sam):
+                        with unrecorded(self.student):
+                            self._backward(step, images, targets)
+                return loss
+            except ValueError as error:
+                if "more than 1 value per channel" not in str(error):
+                    raise
+                raise WrongSetting(
+                    f"A batch norm of {self.recipe.model} needs more than one image at a time; it "
+                    f"gets {len(images)} in {self._parts} parts. Use a larger batch, or a smaller "
+                    "accumulate."
+                ) from error
+            except (torch.OutOfMemoryError, RuntimeError) as error:
+                self._halve(error, len(images))
 
-    def _backward(
-        self, step: int, images: Tensor, targets: Tensor, taught: Tensor | None
-    ) -> Tensor:
+    def _backward(self, step: int, images: Tensor, targets: Tensor) -> Tensor:
         """Leave the gradient of the mean loss in the parameters; a step always draws the same."""
         torch.manual_seed(self.seed(step))
         total = torch.zeros((), device=images.device, dtype=self._dtype)
         parts = min(self._parts, len(images))
-        taught_parts = taught.chunk(parts) if taught is not None else (None,) * parts
-        chunks = list(zip(images.chunk(parts), targets.chunk(parts), taught_parts, strict=False))
-        for place, (some, goal, lesson) in enumerate(chunks):
+        chunks = list(zip(images.chunk(parts), targets.chunk(parts), strict=True))
+        for place, (some, goal) in enumerate(chunks):
             with self._synchronised(last=place == len(chunks) - 1):
-                loss = self._loss(some, goal, lesson) * (len(some) / len(images))
+                loss = self._loss(some, goal) * (len(some) / len(images))
                 loss.backward()
             total += loss.detach()
         return total
 
-    def _loss(self, images: Tensor, targets: Tensor, taught: Tensor | None) -> Tensor:
+    def _loss(self, images: Tensor, targets: Tensor) -> Tensor:
         half = self.recipe.precision == "bfloat16"
         with torch.autocast(images.device.type, torch.bfloat16, enabled=half):
             passes = [self._run(images) for _ in range(self.recipe.ensemble)]
         pairs = [answer if isinstance(answer, tuple) else (answer, answer) for answer in passes]
         logits = averaged([pair[0].to(self._dtype) for pair in pairs])
-        if taught is None:
+        if self._teacher is None:
             return objective(logits, targets)
+        with torch.no_grad():
+            taught = self._teacher(images).to(self._dtype)
         kind = self.recipe.distillation
         assert kind != "none"  # there is a teacher
         learned = averaged([pair[1].to(self._dtype) for pair in pairs])
@@ -139,17 +149,6 @@ class Learner:
         stream = _SCORED if scoring else _DROPPED
         random = generator(self.recipe.seed, (self.team.rank << 40) + step, stream)
         return int(random.integers(2**63))
-
-    def draws(self, image: tuple[int, int, int]) -> bool:
-        """Whether two passes in training mode differ."""
-        example = torch.full((2, *image), 0.5, device=self.team.device, dtype=self._dtype)
-        with torch.no_grad(), unrecorded(self.student):
-            passes = []
-            for seed in (0, 1):
-                torch.manual_seed(seed)
-                answer = self.student(example)
-                passes.append(answer[0] if isinstance(answer, tuple) else answer)
-        return not torch.equal(*passes)
 
     @contextmanager
     def _synchronised(self, last: bool) -> Iterator[None]:
@@ -174,6 +173,10 @@ class Learner:
             f"gradient stays that of the whole batch; batch norms see {images // self._parts} "
             f"images at a time. Say accumulate={self._parts} to begin so."
         )
+
+    def finite(self) -> bool:
+        """Whether all weights are numbers."""
+        return all(bool(torch.isfinite(p).all()) for p in self.student.parameters())
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Everything that changes from step to step: tensors by name, and plain values."""

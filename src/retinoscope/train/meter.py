@@ -30,7 +30,11 @@ class Meter:
         self._sum, self._count = 0.0, 0
         if checkpoint is not None:
             held = checkpoint.plain["sums"]
-            self._sum, self._count = held[team.rank] if team.rank < len(held) else (0.0, 0)
+            if len(held) == team.world:
+                self._sum, self._count = held[team.rank]
+            elif team.first:  # there were more or fewer processes then
+                self._sum = math.fsum(part[0] for part in held)
+                self._count = sum(part[1] for part in held)
 
     def add(self, step: int, loss: Tensor, diverged: Callable[[int, float], Exception]) -> None:
         """Remember the loss of a step, and look at all that wait once they are enough."""

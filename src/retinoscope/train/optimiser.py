@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from retinoscope.core.errors import did_you_mean
+from retinoscope.core.errors import did_you_mean, first_line
 from retinoscope.core.settings import WrongSetting
 from retinoscope.train.recipe import Recipe
 
@@ -33,36 +34,70 @@ def make_optimiser(model: nn.Module, recipe: Recipe) -> Optimizer:
     more: dict[str, Any] = {"fused": True} if fused else {}
     # Given a network, timm would spare what the network names, whatever it is asked.
     everything = [p for p in model.parameters() if p.requires_grad]
-    return timm.optim.create_optimizer_v2(
-        model if recipe.decayed == "matrices" else everything,
-        opt=recipe.optimiser,
-        lr=recipe.lr,
-        weight_decay=recipe.weight_decay,
-        momentum=recipe.momentum,
-        **more,
-    )
+    try:
+        made = timm.optim.create_optimizer_v2(
+            model if recipe.decayed == "matrices" else everything,
+            opt=recipe.optimiser,
+            lr=recipe.lr,
+            weight_decay=recipe.weight_decay,
+            momentum=recipe.momentum,
+            **more,
+        )
+    except (AssertionError, RuntimeError, ImportError, TypeError) as error:
+        raise WrongSetting(
+            f"timm's optimiser {recipe.optimiser!r} cannot be made here: {first_line(error)}"
+        ) from error
+    _check_plain(made, recipe.optimiser)
+    return made
+
+
+def _check_plain(optimiser: Optimizer, name: str) -> None:
+    """A training must be able to keep all that the optimiser has in a file."""
+    try:
+        json.dumps(optimiser_state(optimiser)[1])
+    except TypeError as error:
+        raise WrongSetting(
+            f"The optimiser {name!r} has settings that cannot be kept for resuming: {error}. Use "
+            "another one, such as adamw."
+        ) from None
 
 
 def optimiser_state(optimiser: Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Its tensors by ``parameter.name``, and its plain values."""
+    """Its tensors by name, of parameters and of groups, and its plain values."""
     found = optimiser.state_dict()
     tensors: dict[str, Tensor] = {}
-    plain: dict[str, Any] = {}
-    for place, state in found["state"].items():
-        for name, value in state.items():
-            key = f"{place}.{name}"
-            (tensors if isinstance(value, Tensor) else plain)[key] = value
-    return tensors, {"state": plain, "groups": found["param_groups"]}
+    plain: dict[str, dict[str, Any]] = {}
+    held = [(f"state.{place}", values) for place, values in found["state"].items()]
+    held += [(f"group.{place}", values) for place, values in enumerate(found["param_groups"])]
+    for name, values in held:
+        plain[name] = {}
+        for key, value in values.items():
+            if isinstance(value, Tensor):
+                tensors[f"{name}.{key}"] = value
+            else:
+                plain[name][key] = value
+    return tensors, plain
 
 
 def restore_optimiser(
-    optimiser: Optimizer, tensors: Mapping[str, Tensor], plain: Mapping[str, Any]
+    optimiser: Optimizer, tensors: Mapping[str, Tensor], plain: Mapping[str, Mapping[str, Any]]
 ) -> None:
     """Put back what :func:`optimiser_state` gave."""
-    state: dict[int, dict[str, Any]] = {}
-    for key, value in (*tensors.items(), *plain["state"].items()):
-        place, _, name = key.partition(".")
+    held: dict[str, dict[str, Any]] = {name: dict(values) for name, values in plain.items()}
+    for key, value in tensors.items():
+        name, _, inner = key.rpartition(".")
         # What an optimiser keeps must not share memory with what was read from a file.
-        kept = value.clone() if isinstance(value, torch.Tensor) else value
-        state.setdefault(int(place), {})[name] = kept
-    optimiser.load_state_dict({"state": state, "param_groups": plain["groups"]})
+        held[name][inner] = value.clone()
+    state = {int(name[6:]): values for name, values in held.items() if name.startswith("state.")}
+    groups = [held[name] for name in held if name.startswith("group.")]
+    optimiser.load_state_dict({"state": state, "param_groups": groups})
+    for group in optimiser.param_groups:
+        for parameter in group["params"]:
+            _lay_out(optimiser.state[parameter], parameter)
+
+
+def _lay_out(state: dict[str, Any], parameter: Tensor) -> None:
+    """Bring a parameter's state into its layout: fused kernels pair memory, not indices."""
+    for key, value in state.items():
+        if isinstance(value, Tensor) and value.shape == parameter.shape:
+            state[key] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from retinoscope.core.errors import RetinoscopeError, first_line
+from retinoscope.core.errors import RetinoscopeError, WrongInput, first_line
 from retinoscope.models.device import find_device
 
 _PATIENCE = timedelta(minutes=30)
@@ -38,6 +38,14 @@ class Processes:
     def first(self) -> bool:
         """Whether this one writes files and speaks."""
         return self.rank == 0
+
+    def check_share(self, batch: int) -> None:
+        """Refuse a batch of which not every process gets the same part."""
+        if batch % self.world:
+            raise WrongInput(
+                f"A batch of {batch} cannot be shared by {self.world} processes. Use a batch that "
+                f"is a multiple of {self.world}."
+            )
 
     def add(self, values: Tensor) -> Tensor:
         """The sum of a CPU tensor over all processes."""
@@ -84,9 +92,7 @@ def processes(device: str | None) -> Iterator[Processes]:
     if world == 1:
         yield Processes(device=find_device(device))
         return
-    local = int(os.environ.get("LOCAL_RANK", "0"))
-    several = torch.cuda.is_available() and device in (None, "cuda")
-    place = torch.device("cuda", local) if several else find_device(device)
+    place = _place(device, int(os.environ.get("LOCAL_RANK", "0")))
     if place.type == "cuda":
         torch.cuda.set_device(place)
     dist.init_process_group("nccl" if place.type == "cuda" else "gloo", timeout=_PATIENCE)
@@ -100,6 +106,23 @@ def processes(device: str | None) -> Iterator[Processes]:
         raise _lost(rank, world, first_line(error)) from error
     finally:
         dist.destroy_process_group()
+
+
+def _place(device: str | None, local: int) -> torch.device:
+    """The device of one of several processes on a machine."""
+    if device not in (None, "cuda", "cpu"):
+        raise WrongInput(
+            f"Several processes cannot share the device {device!r}. Say cuda, and each gets one of "
+            "its own, or cpu."
+        )
+    if device == "cpu" or not torch.cuda.is_available():
+        return find_device(device or "cpu")
+    if local >= torch.cuda.device_count():
+        raise WrongInput(
+            f"There are {torch.cuda.device_count()} GPUs here, but torchrun has started process "
+            f"{local + 1} on this machine. Use --nproc-per-node {torch.cuda.device_count()}."
+        )
+    return torch.device("cuda", local)
 
 
 @contextmanager

@@ -3,69 +3,66 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
+from itertools import pairwise
 from typing import Any, Literal
 
 from retinoscope.core.errors import did_you_mean
-from retinoscope.core.settings import WrongSetting, check, fitted, make
+from retinoscope.core.settings import WrongSetting, check, fitted, make, setting
 from retinoscope.data.augment import Augmentation
-
-
-def _help(default: Any, text: str) -> Any:
-    return field(default=default, metadata={"help": text})
 
 
 @dataclass(frozen=True)
 class Recipe:
     """A training in full; the same recipe on the same machine gives the same weights."""
 
-    model: str = _help("micro_resnet", "A name that load_model knows.")
-    data: str = _help("cues", "A name that load_data knows, with a split called train.")
-    epochs: int = _help(300, "Passes over the training images, behind the warm-up.")
-    batch: int = _help(96, "Images per optimiser step, over all processes.")
-    optimiser: str = _help("adamw", "A name that timm knows: adamw, momentum (SGD), lamb, …")
-    lr: float = _help(1.25e-4, "Learning rate after the warm-up.")
-    momentum: float = _help(0.9, "Of optimisers that have one.")
-    weight_decay: float = _help(0.05, "As the optimiser means it.")
-    decayed: Literal["all", "matrices"] = _help(
+    model: str = setting("micro_resnet", "A name that load_model knows.")
+    data: str = setting("cues", "A name that load_data knows, with a split called train.")
+    epochs: int = setting(300, "Passes over the training images, behind the warm-up.")
+    batch: int = setting(96, "Images per optimiser step, over all processes.")
+    optimiser: str = setting("adamw", "A name that timm knows: adamw, momentum (SGD), lamb, …")
+    lr: float = setting(1.25e-4, "Learning rate after the warm-up.")
+    momentum: float = setting(0.9, "Of optimisers that have one.")
+    weight_decay: float = setting(0.05, "As the optimiser means it.")
+    decayed: Literal["all", "matrices"] = setting(
         "all", "What decays: all parameters, or none of the norms and biases."
     )
-    schedule: Literal["cosine", "steps", "constant"] = _help("cosine", "Of the learning rate.")
-    lr_end: float = _help(0.0, "Where the cosine ends.")
-    milestones: tuple[int, ...] = _help((), "Epochs behind the warm-up at which steps go down.")
-    factor: float = _help(0.1, "By which steps go down.")
-    advance: Literal["epoch", "step"] = _help("epoch", "How often the schedule moves.")
-    warmup: int = _help(5, "Epochs in which the rate rises linearly, in addition to the others.")
-    idle_start: bool = _help(
+    schedule: Literal["cosine", "steps", "constant"] = setting("cosine", "Of the learning rate.")
+    lr_end: float = setting(0.0, "Where the cosine ends.")
+    milestones: tuple[int, ...] = setting((), "Epochs behind the warm-up at which steps go down.")
+    factor: float = setting(0.1, "By which steps go down.")
+    advance: Literal["epoch", "step"] = setting("epoch", "How often the schedule moves.")
+    warmup: int = setting(5, "Epochs in which the rate rises linearly, in addition to the others.")
+    idle_start: bool = setting(
         False, "Let the first step have a rate of 0, as the papers' code does."
     )
-    clip: float = _help(0.0, "Largest norm of the gradient; 0 for any.")
-    augmentation: Augmentation = _help(
+    clip: float = setting(0.0, "Largest norm of the gradient; 0 for any.")
+    augmentation: Augmentation = setting(
         Augmentation(), "What is done to the images; its settings can be named like the others."
     )
-    drop_path: float = _help(0.0, "Stochastic depth: of the last residual branch, linear in depth.")
-    ema: float = _help(0.0, "Decay of the average of the weights that is kept instead; 0 for none.")
-    sam: float = _help(0.0, "Radius of sharpness-aware minimisation, such as 0.05; 0 for none.")
-    ensemble: int = _help(1, "Passes whose predictions are averaged in the training loss.")
-    distillation: Literal["none", "hard", "soft"] = _help("none", "Whether to learn of a teacher.")
-    teacher: str = _help("", "Its name or file.")
-    teaching: float = _help(0.5, "Share of the loss that is the teacher's.")
-    temperature: float = _help(1.0, "Of a soft teacher.")
-    fraction: float = _help(1.0, "Share of the training images, the same of each class.")
-    holdout: float = _help(
+    drop_path: float = setting(0.0, "Stochastic depth of the last branch, rising linearly to it.")
+    ema: float = setting(0.0, "Decay of an average of the weights, kept instead; 0 for none.")
+    sam: float = setting(0.0, "Radius of sharpness-aware minimisation, such as 0.05; 0 for none.")
+    ensemble: int = setting(1, "Passes whose predictions are averaged in the training loss.")
+    distillation: Literal["none", "hard", "soft"] = setting("none", "Learn of a teacher.")
+    teacher: str = setting("", "Its name or file.")
+    teaching: float = setting(0.5, "Share of the loss that is the teacher's.")
+    temperature: float = setting(1.0, "Of a soft teacher.")
+    fraction: float = setting(1.0, "Share of the training images, the same of each class.")
+    holdout: float = setting(
         0.0, "Share of them kept back to be scored on instead of the test split."
     )
-    scored: int = _help(0, "Images that are scored each epoch, the same of each class; 0: all.")
-    pretrained: bool = _help(False, "Begin with published weights.")
-    weights: str = _help("", "A file to begin with.")
-    accumulate: int = _help(1, "Parts in which a batch goes through the network.")
-    precision: Literal["float32", "bfloat16", "float64"] = _help(
+    scored: int = setting(0, "Images that are scored each epoch, the same of each class; 0: all.")
+    pretrained: bool = setting(False, "Begin with published weights.")
+    weights: str = setting("", "A file to begin with.")
+    accumulate: int = setting(1, "Parts in which a batch goes through the network.")
+    precision: Literal["float32", "bfloat16", "float64"] = setting(
         "float32", "bfloat16 is autocast: weights stay in float32."
     )
-    channels_last: bool = _help(False, "Lay images out with the channels last.")
-    compile: bool = _help(False, "Use torch.compile.")
-    snapshots: int = _help(0, "Keep the weights every so many epochs; 0: only the usual three.")
-    seed: int = _help(0, "Of first weights, order, augmentation and dropout.")
+    channels_last: bool = setting(False, "Lay images out with the channels last.")
+    compile: bool = setting(False, "Use torch.compile.")
+    snapshots: int = setting(0, "Keep the weights every so many epochs; 0: only the usual three.")
+    seed: int = setting(0, "Of first weights, order, augmentation and dropout.")
 
     def __post_init__(self) -> None:
         check(self, "recipe")
@@ -102,6 +99,9 @@ class Recipe:
              self.distillation == "none" or bool(self.teacher)),
             (f"the teacher {self.teacher} without distillation=hard or soft",
              self.distillation != "none" or not self.teacher),
+            (f"milestones {self.milestones}, which rise from 1 on",
+             all(a < b for a, b in pairwise((0, *self.milestones)))),
+            (f"factor {self.factor}, which is above 0", self.factor > 0),
             ("a schedule of steps without milestones, such as milestones=(60,120,160)",
              self.schedule != "steps" or bool(self.milestones)),
         ]  # fmt: skip

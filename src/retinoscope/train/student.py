@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
@@ -12,6 +9,7 @@ from retinoscope.anatomy.answer import choose_logits
 from retinoscope.core.errors import UnknownModel
 from retinoscope.core.settings import WrongSetting
 from retinoscope.core.specification import Specification
+from retinoscope.layers.dropout import MonteCarloDropout
 from retinoscope.models.built_file import Construction
 from retinoscope.models.load import LoadedModel, load_model
 from retinoscope.models.normalise import Normalise
@@ -19,6 +17,8 @@ from retinoscope.train.recipe import Recipe
 
 _RATE = {"torchvision": "stochastic_depth_prob"}
 """What a source calls the rate of stochastic depth, where it is not drop_path_rate."""
+_AT_LEAST = 0.75
+"""Rates rise with depth up to the one asked for; some networks of torchvision stop before it."""
 
 
 class Student(nn.Module):
@@ -52,28 +52,21 @@ def load_student(recipe: Recipe) -> tuple[LoadedModel, Construction]:
     """The network of a recipe with its first weights, and how it is built.
 
     Raises:
-        WrongSetting: Branches are to drop at random, but the model has none that do.
+        WrongSetting: Its branches do not drop at the rate that the recipe says.
     """
-    asked = Specification.parse(recipe.model)
-    built = asked.name.endswith(".safetensors")
-    rate = _RATE.get(asked.name.partition(":")[0], "drop_path_rate")
-    options: Mapping[str, Any] = asked.options
-    if recipe.drop_path and not built:
-        options = {**options, rate: recipe.drop_path}
-    name = str(Specification(asked.name, options))
-    try:
-        loaded = load_model(
-            name,
-            pretrained=recipe.pretrained or built,
-            weights=recipe.weights or None,
-            seed=recipe.seed,
+    if _names_weights(recipe):
+        raise WrongSetting(
+            f"{recipe.model} names weights, but the training would begin with random ones. Say "
+            "pretrained=True to begin with them, or leave the tag out."
         )
-    except UnknownModel as error:
-        if rate in str(error) and rate not in asked.options:
-            raise _undroppable(recipe, str(error)) from None
-        raise
-    if recipe.drop_path and not _drops(loaded.model):
-        raise _undroppable(recipe, "no branch of it drops")
+    name, loaded = _load(recipe)
+    found = largest_rate(loaded.model)
+    if not _AT_LEAST * recipe.drop_path <= found <= recipe.drop_path + 1e-6:
+        raise WrongSetting(
+            f"{recipe.model} would be trained with stochastic depth of {found:g}, not "
+            f"{recipe.drop_path:g} as the recipe says: it was built otherwise, or has no branches "
+            f"that drop. Say drop_path={found:g}, or name a model that takes a rate."
+        )
     way = loaded.construction
     return loaded, Construction(
         way.model if way else name,
@@ -81,6 +74,64 @@ def load_student(recipe: Recipe) -> tuple[LoadedModel, Construction]:
         way.size if way else loaded.preprocessing.size,
         loaded.weights,
         loaded.trained,
+    )
+
+
+def draws(model: nn.Module) -> bool:
+    """Whether anything in a network is random while it learns: dropout, or branches that drop."""
+    dropouts = (nn.modules.dropout._DropoutNd, MonteCarloDropout)
+    return bool(largest_rate(model)) or any(
+        isinstance(module, dropouts) and module.p > 0 for module in model.modules()
+    )
+
+
+def largest_rate(model: nn.Module) -> float:
+    """The highest rate at which a branch is left out; 0 where none is.
+
+    By the names that timm and transformers (``drop_prob``) and torchvision have for it.
+    """
+    rates = [0.0]
+    for module in model.modules():
+        if isinstance(found := getattr(module, "drop_prob", None), float | int):
+            rates.append(float(found))
+        elif type(module).__name__ == "StochasticDepth":
+            rates.append(float(module.p))  # type: ignore[arg-type]
+    return max(rates)
+
+
+def _names_weights(recipe: Recipe) -> bool:
+    """Whether a tag of timm's stands behind the name, and nobody asks for its weights."""
+    name = Specification.parse(recipe.model).name
+    elsewhere = ":" in name or name.endswith((".safetensors", ".py"))
+    return "." in name and not (elsewhere or recipe.pretrained or recipe.weights)
+
+
+def _load(recipe: Recipe) -> tuple[str, LoadedModel]:
+    """The model, built with the recipe's rate if it takes one, and the name that says so."""
+    asked = Specification.parse(recipe.model)
+    rate = _RATE.get(asked.name.partition(":")[0], "drop_path_rate")
+    told = str(Specification(asked.name, {**asked.options, rate: recipe.drop_path}))
+    fixed = asked.name.endswith(".safetensors") or rate in asked.options
+    if not recipe.drop_path or fixed:
+        loaded = _loaded(recipe.model, recipe)
+        # Some models drop branches unless they are told not to.
+        if fixed or not largest_rate(loaded.model):
+            return recipe.model, loaded
+    try:
+        return told, _loaded(told, recipe)
+    except UnknownModel as error:
+        if rate not in str(error):
+            raise
+    return recipe.model, _loaded(recipe.model, recipe)
+
+
+def _loaded(name: str, recipe: Recipe) -> LoadedModel:
+    built = Specification.parse(name).name.endswith(".safetensors")
+    return load_model(
+        name,
+        pretrained=recipe.pretrained or built,
+        weights=recipe.weights or None,
+        seed=recipe.seed,
     )
 
 
@@ -94,18 +145,3 @@ def outputs_of(student: Student, image: tuple[int, int, int]) -> int:
     student.train(was_training)
     assert isinstance(logits, Tensor)  # pairs come in training mode only
     return logits.shape[-1]
-
-
-def _drops(model: nn.Module) -> bool:
-    """Whether any branch is left out at random: timm's and transformers' name, torchvision's."""
-    return any(
-        getattr(module, "drop_prob", 0) or (type(module).__name__ == "StochasticDepth")
-        for module in model.modules()
-    )
-
-
-def _undroppable(recipe: Recipe, why: str) -> WrongSetting:
-    return WrongSetting(
-        f"{recipe.model} cannot be trained with stochastic depth (drop_path {recipe.drop_path}): "
-        f"{why.rstrip('.')}. Train it without, by drop_path=0, or build it with branches that drop."
-    )

@@ -14,10 +14,10 @@ from retinoscope.train.student import Student
 
 def load_teacher(
     recipe: Recipe, image: tuple[int, int, int], outputs: int, team: Processes
-) -> nn.Module | None:
-    """The teacher of a recipe, in eval mode, from images in [0, 1] to logits; None without one."""
+) -> tuple[nn.Module | None, str | None]:
+    """The teacher of a recipe, from images in [0, 1] to logits, and its weights; None without."""
     if recipe.distillation == "none":
-        return None
+        return None, None
     loaded = load_model(recipe.teacher)
     dtype = torch.float64 if recipe.precision == "float64" else torch.float32
     teacher = Student(loaded).to(team.device, dtype).eval().requires_grad_(False)
@@ -35,4 +35,4 @@ def load_teacher(
             f"The teacher {recipe.teacher} has {answers} answers, {recipe.model} has {outputs}: "
             "nothing can be learned of it. Name one that was trained on the same classes."
         )
-    return teacher
+    return teacher, loaded.weights

@@ -7,12 +7,13 @@ weights, optimiser state and a number: no generator, no position in a loader.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import torch
 
 from retinoscope.train.listener import Listener
-from retinoscope.train.processes import processes
+from retinoscope.train.processes import Processes, processes
 from retinoscope.train.recipe import Recipe
 from retinoscope.train.training import Trained, Training
 
@@ -42,10 +43,16 @@ def train_model(
         until: Stop when so many steps are done, for another call to go on.
         checkpoint_every: Seconds between two checkpoints.
     """
-    with processes(device) as team, torch.random.fork_rng(devices=[]):
+    with processes(device) as team, _generators_kept(team):
         told = tuple(listeners) if team.first else ()
         training = Training(recipe, Path(out), name, root, team, told)
         try:
             return training.run(workers, until, checkpoint_every)
         finally:
             training.close()
+
+
+def _generators_kept(team: Processes) -> AbstractContextManager[None]:
+    """Around what reseeds the global generators: afterwards they are as before."""
+    used = [team.device] if team.device.type == "cuda" else []
+    return torch.random.fork_rng(devices=used)

@@ -13,10 +13,11 @@ import torch
 
 from retinoscope import __version__
 from retinoscope.anatomy.dissect import dissect
-from retinoscope.core.errors import NotExportable, RetinoscopeError, first_line
+from retinoscope.core.errors import RetinoscopeError, first_line
 from retinoscope.core.folders import writing
 from retinoscope.core.settings import WrongSetting
 from retinoscope.models.built_file import Construction, write_built
+from retinoscope.models.load import LoadedModel
 from retinoscope.train.checkpoints import Checkpoint, last_checkpoint, write_checkpoint
 from retinoscope.train.feed import Feed, Portion
 from retinoscope.train.folder import TrainingFolder
@@ -28,7 +29,7 @@ from retinoscope.train.processes import Processes
 from retinoscope.train.recipe import Recipe
 from retinoscope.train.schedule import Plan
 from retinoscope.train.score import score
-from retinoscope.train.student import Student, load_student, outputs_of
+from retinoscope.train.student import Student, draws, load_student, outputs_of
 from retinoscope.train.teacher import load_teacher
 
 _AGREED = 20
@@ -69,6 +70,7 @@ class Training:
     ) -> None:
         self.recipe, self.team, self.listeners = recipe, team, listeners
         self.name = name or "recipe"
+        self.rows: list[dict[str, Any]] = []
         # The folder comes first: a wrong one is said before minutes are spent on reading.
         self.folder = TrainingFolder(out, recipe.to_plain()) if team.first else None
         try:
@@ -87,14 +89,16 @@ class Training:
         shape = (image[0], self.outputs)
         self.images, self.test = find_images(recipe, preprocessing, shape, root)
         self.plan = Plan.of(recipe, len(self.images))
-        self._describe()
-        teacher = load_teacher(recipe, image, self.outputs, self.team)
+        self.team.check_share(recipe.batch)
+        teacher, taught = load_teacher(recipe, image, self.outputs, self.team)
         self.learner = Learner(
             recipe, student, self.plan, self.outputs, self.team, teacher, self.say
         )
-        _check_random(recipe, self.learner, image)
+        _check_random(recipe, self.loaded)
+        # Last: a recipe that cannot be followed must not mark the folder as its own.
+        self._describe(taught)
 
-    def _describe(self) -> None:
+    def _describe(self, teacher: str | None) -> None:
         if self.folder is None:
             return
         changes = self.folder.describe(
@@ -116,6 +120,7 @@ class Training:
                     "weights": self.loaded.weights,
                     "parameters": sum(p.numel() for p in self.loaded.model.parameters()),
                 },
+                "teacher": teacher and {"name": self.recipe.teacher, "weights": teacher},
                 "versions": _versions(self.team),
             }
         )
@@ -132,7 +137,7 @@ class Training:
             found = dissect(
                 self.loaded.model, self.loaded.preprocessing.size, name=self.recipe.model
             )
-        except NotExportable as error:
+        except RetinoscopeError as error:  # a training needs none
             self.say(f"No anatomy of {self.recipe.model}: {first_line(error)}")
             return
         folder.write("anatomy.json", replace(found, weights=self.loaded.weights).to_json())
@@ -148,19 +153,20 @@ class Training:
         self._load_pixels()
         if checkpoint is None:
             self._first_row()
-        stop = self.plan.total if until is None else min(until, self.plan.total)
+        stop = self.plan.total if until is None else max(done, min(until, self.plan.total))
         meter = Meter(self.team, checkpoint)
         self._clock = Clock(every)
         feed = Feed(
-            self.images, self.recipe.augmentation, self.recipe.batch, self.recipe.seed,
-            self.team.rank, self.team.world,
+            self.images, self.recipe.augmentation, self.plan.per_epoch, self.recipe.batch,
+            self.recipe.seed, self.team.rank, self.team.world,
         )  # fmt: skip
         pinned = self.team.device.type == "cuda"
         for step, portion in enumerate(feed.portions(done, stop, workers, pinned), start=done):
             self._step(step, portion, meter)
         if stop < self.plan.total:
-            meter.look(self._diverged)
-            self._write_checkpoint(stop, meter)
+            if stop > done:
+                meter.look(self._diverged)
+                self._write_checkpoint(stop, meter)
             return self._trained(None)
         return self._finish()
 
@@ -192,8 +198,9 @@ class Training:
         every = self.recipe.snapshots
         if done == self.plan.warmup:
             self._snapshot("warmup")
-        elif every and (epoch - self.recipe.warmup) % every == 0 and done < self.plan.total:
-            self._snapshot(f"epoch-{epoch - self.recipe.warmup:04d}")
+        behind = epoch - self.recipe.warmup
+        if every and behind > 0 and behind % every == 0 and done < self.plan.total:
+            self._snapshot(f"epoch-{behind:04d}")
         if done == self.plan.total:
             self._snapshot("end")
         if self.folder is not None:
@@ -225,12 +232,14 @@ class Training:
             return
         way: Construction = replace(
             self.construction,
-            trained=self.construction.trained if name == "init" else True,
+            trained=True if self.rows else self.construction.trained,
         )
         with writing(self.folder.path):
             write_built(self.folder.snapshot(name), self.learner.best.backbone, way)
 
     def _write_checkpoint(self, done: int, meter: Meter) -> None:
+        if not self.learner.finite():
+            raise self._diverged(done - 1, math.nan)
         sums = self.team.gathered(meter.sums())
         if self.folder is None:
             return
@@ -276,13 +285,15 @@ class Training:
         return Trained(self.folder.path if self.folder else Path(), tuple(self.rows), end)
 
     def _diverged(self, step: int, loss: float) -> Diverged:
-        kept = sorted(self.folder.checkpoints.glob("step-*")) if self.folder else []
-        last = (
-            f"The last good checkpoint is {str(kept[-1])!r}." if kept else "There is no checkpoint."
-        )
+        last = "The first process has the last checkpoint."
+        if self.folder:
+            kept = sorted(self.folder.checkpoints.glob("step-*"))
+            last = "No checkpoint was written."
+            if kept:
+                last = f"The last good checkpoint is {str(kept[-1])!r}."
         return Diverged(
-            f"The loss is {loss} at step {step + 1} of {self.plan.total} (learning rate "
-            f"{self.learner.rate:.3g}). {last} Try a lower lr, a longer warmup, clip=5, or "
+            f"The loss or the weights are {loss} at step {step + 1} of {self.plan.total} (learning "
+            f"rate {self.learner.rate:.3g}). {last} Try a lower lr, a longer warmup, clip=5, or "
             "precision=float32, in a new folder."
         )
 
@@ -299,9 +310,9 @@ class Training:
             self.folder.close()
 
 
-def _check_random(recipe: Recipe, learner: Learner, image: tuple[int, int, int]) -> None:
+def _check_random(recipe: Recipe, loaded: LoadedModel) -> None:
     """Several passes are averaged only where they differ."""
-    if recipe.ensemble > 1 and not learner.draws(image):
+    if recipe.ensemble > 1 and not draws(loaded.model):
         raise WrongSetting(
             f"ensemble {recipe.ensemble} averages several passes of {recipe.model}, but they are "
             "all the same: nothing in it is random. Give it dropout (surgery mc_dropout, a name "

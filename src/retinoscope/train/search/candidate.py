@@ -28,8 +28,8 @@ import torch
 from retinoscope.core.errors import RetinoscopeError
 from retinoscope.core.files import write_atomically
 from retinoscope.core.folders import writing
+from retinoscope.core.history import MARK
 from retinoscope.models.device import find_device
-from retinoscope.train.folder import MARK
 from retinoscope.train.images import find_images
 from retinoscope.train.listener import Started
 from retinoscope.train.processes import Processes
