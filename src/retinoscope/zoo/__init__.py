@@ -29,14 +29,14 @@ def folder_of(name: str) -> Path:
     return Path(__file__).parent / name
 
 
-def with_weights(cfgs: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+def with_weights(cfgs: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
     """Timm's configurations by name, with the files of those networks whose weights are here.
 
     Example:
         >>> list(with_weights({"micro_vit": {}, "vit_tiny_patch4_cifar": {}}))
         ['micro_vit.cues', 'micro_vit.cues_warmup', 'vit_tiny_patch4_cifar']
     """
-    found: dict[str, dict[str, Any]] = {}
+    found: dict[str, Any] = {}
     for name, cfg in cfgs.items():
         if name not in NAMES:
             found[name] = cfg
