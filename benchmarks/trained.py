@@ -22,10 +22,12 @@ from retinoscope.recipes import parse_recipe
 from retinoscope.train.recipe import Recipe, changed
 
 CIFAR10 = ("micro_resnet", "micro_alternet", "micro_vit", "micro_vit_gap")
-ZOO = (
-    "micro_resnet", "micro_vit", "micro_alternet", "micro_preact_resnet", "micro_vit_gap",
-    "micro_swin", "micro_pit",
-)  # fmt: skip
+ZOO = {
+    "micro_resnet": "micro", "micro_vit": "micro", "micro_alternet": "micro",
+    "micro_preact_resnet": "micro", "micro_vit_gap": "micro.slow", "micro_swin": "micro.slow",
+    "micro_pit": "micro",
+}  # fmt: skip
+"""By which recipe each packaged network is trained."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ def entries() -> list[Entry]:
     cifar = [
         Entry("cifar10", "micro:fraction=1", m, "cifar10", s) for s in range(3) for m in CIFAR10
     ]
-    zoo = [Entry("cues", "micro", model, "cues", 0) for model in ZOO]
+    zoo = [Entry("cues", ZOO[model], model, "cues", 0) for model in ZOO]
     return [*cifar[:4], *zoo[:3], *cifar[4:8], *zoo[3:], *cifar[8:]]
 
 
@@ -146,7 +148,7 @@ def launch(entry: Entry, root: str) -> subprocess.Popen[bytes]:
 
 
 SEARCH = (
-    "search", "micro_resnet", "--data", "cues", "--recipe", "micro:epochs=3,scored=0",
+    "search", "micro_resnet", "--data", "cues", "--recipe", "micro:epochs=2,scored=0",
     "--seeds", "2",
 )  # fmt: skip
 

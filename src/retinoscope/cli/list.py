@@ -79,7 +79,8 @@ def _recipes(console: Console) -> None:
     for name in list_recipes():
         entry, _, variant = name.partition(".")
         text = import_module(f"retinoscope.recipes.{entry}").__doc__ or ""
-        said = f"{entry} as the paper's code has it" if variant else text.splitlines()[0]
+        forms = {"": text.splitlines()[0], "original": f"{entry} as the paper's code has it"}
+        said = forms.get(variant, f"another form of {entry}")
         console.print(f"[bold]{name}[/]  {said}", highlight=False)
     console.print("Settings, written as name:key=value,key=value", style="dim", highlight=False)
     for key, default, text in [*described(Recipe), *described(Augmentation)]:

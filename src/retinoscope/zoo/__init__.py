@@ -1,9 +1,10 @@
 """Trained weights that come with the package: a folder per network, with its log.
 
-Each was trained on ``cues`` by the recipe ``micro`` with seed 0. Its folder holds the weights
-behind the warm-up and at the end, the log, and ``training.json``, which says by what recipe, on
-which data and with which versions. The first weights are not here: the seed gives them again, and
-``init.json`` has their hash. All of it is made again by::
+Each was trained on ``cues`` by the recipe ``micro`` with seed 0; ``micro_vit_gap`` and
+``micro_swin``, which learn little in so few images, by ``micro.slow``. Its folder holds the
+weights behind the warm-up and at the end, the log, and ``training.json``, which says by what
+recipe, on which data and with which versions. The first weights are not here: the seed gives them
+again, and ``init.json`` has their hash. All of it is made again by::
 
     python benchmarks/trained.py --only cues --package
 
