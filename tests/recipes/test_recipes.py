@@ -58,6 +58,25 @@ def test_the_strong_recipe_is_the_papers():
     assert (mixed.erasing, mixed.smoothing, recipe.drop_path) == (0.25, 0.1, 0.1)
 
 
+def test_the_others_are_as_published():
+    strong, sgd, deit = map(get_recipe, ("imagenet_strong", "imagenet_sgd", "deit"))
+    assert (strong.batch, strong.clip, strong.augmentation.erasing) == (128, 0.0, 0.25)
+    assert strong.augmentation.randaugment == "rand-m9-n2-mstd0.5"
+    assert (sgd.optimiser, sgd.lr, sgd.weight_decay, sgd.warmup) == ("momentum", 0.1, 1e-4, 1)
+    assert (sgd.epochs, sgd.milestones, sgd.factor) == (90, (30, 60, 80), 0.1)
+    assert (deit.lr, deit.weight_decay, deit.decayed) == (1e-3, 0.05, "matrices")
+    small = get_recipe("cifar_sgd")
+    assert (small.epochs, small.milestones, small.factor, small.batch) == (
+        200,
+        (60, 120, 160),
+        0.2,
+        128,
+    )
+    plain = get_recipe("cifar_plain").augmentation
+    assert not plain.soft
+    assert (plain.crop, plain.flip, plain.randaugment) == (0.125, True, "")
+
+
 def test_the_published_configuration_is_there_by_name():
     recipe = get_recipe("cifar_strong.original")
     mixed = recipe.augmentation

@@ -9,29 +9,19 @@ arXiv:2210.08457). With a teacher:
 ``deit:distillation=hard,teacher=NAME``. It was not trained here.
 """
 
-from retinoscope.data.augment import Augmentation
-from retinoscope.train.recipe import Recipe
+from dataclasses import replace
 
-RECIPE = Recipe(
+from retinoscope.recipes import imagenet_strong
+
+RECIPE = replace(
+    imagenet_strong.RECIPE,
     model="deit_tiny_patch16_224",
-    data="imagenet",
     epochs=295,
-    warmup=5,
     batch=1024,
-    optimiser="adamw",
     lr=1e-3,
-    weight_decay=0.05,
-    decayed="matrices",
-    schedule="cosine",
     lr_end=1e-5,
-    drop_path=0.1,
-    augmentation=Augmentation(
-        resized=(0.08, 1.0),
-        flip=True,
-        randaugment="rand-m9-n2-mstd0.5-inc1",
-        erasing=0.25,
-        mixup=0.8,
-        cutmix=1.0,
-        smoothing=0.1,
+    decayed="matrices",
+    augmentation=replace(
+        imagenet_strong.RECIPE.augmentation, randaugment="rand-m9-n2-mstd0.5-inc1"
     ),
 )

@@ -9,19 +9,15 @@ here.
 from dataclasses import replace
 
 from retinoscope.data.augment import Augmentation
-from retinoscope.train.recipe import Recipe
+from retinoscope.recipes import cifar_sgd
 
-RECIPE = Recipe(
+RECIPE = replace(
+    cifar_sgd.RECIPE,
     model="resnet50",
     data="imagenet",
     epochs=90,
-    warmup=1,
     batch=256,
-    optimiser="momentum",
-    lr=0.1,
-    momentum=0.9,
     weight_decay=1e-4,
-    schedule="steps",
     milestones=(30, 60, 80),
     factor=0.1,
     augmentation=Augmentation(resized=(0.08, 1.0), flip=True),

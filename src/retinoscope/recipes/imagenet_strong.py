@@ -8,28 +8,16 @@ configuration has them, and no stochastic depth. It was not trained here.
 
 from dataclasses import replace
 
-from retinoscope.data.augment import Augmentation
-from retinoscope.train.recipe import Recipe
+from retinoscope.recipes import cifar_strong
 
-RECIPE = Recipe(
+RECIPE = replace(
+    cifar_strong.RECIPE,
     model="resnet50",
     data="imagenet",
-    epochs=300,
-    warmup=5,
     batch=128,
-    optimiser="adamw",
-    lr=1.25e-4,
-    weight_decay=0.05,
-    schedule="cosine",
-    drop_path=0.1,
-    augmentation=Augmentation(
-        resized=(0.08, 1.0),
-        flip=True,
-        randaugment="rand-m9-n2-mstd0.5",
-        erasing=0.25,
-        mixup=0.8,
-        cutmix=1.0,
-        smoothing=0.1,
+    clip=0.0,
+    augmentation=replace(
+        cifar_strong.RECIPE.augmentation, resized=(0.08, 1.0), randaugment="rand-m9-n2-mstd0.5"
     ),
 )
 VARIANTS = {
