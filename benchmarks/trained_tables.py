@@ -211,6 +211,9 @@ def write_search(folder: Path) -> None:
             f"| {plan} | {found.msas[place]} | {found.parameters[place]:,} | {' | '.join(cells)} | "
             f"{verdict if any(plan) else 'as it was'} |"
         )
+    spreads, means = found.held_out_deviation, found.held_out_mean
+    if means.max() - means[0] < spreads.max():
+        lines += ["", "The winner's lead is within the spread over seeds: this decides nothing."]
     lines += ["", "Made by `python benchmarks/trained.py --only search`.", ""]
     write_atomically(RESULTS / "build_up_cues.md", "\n".join(lines))
     print("results/build_up_cues.md written")
