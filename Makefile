@@ -1,6 +1,8 @@
 # Each target installs what it needs into .venv first; only Python ≥ 3.11 and git are assumed.
 PYTHON ?= python3
 BIN := .venv/bin
+# What is never imported need not be compiled.
+QUICKLY := --quiet --disable-pip-version-check --no-compile
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint bench prove trained clean
@@ -14,11 +16,11 @@ help: ## Show this list
 	$(PYTHON) -m venv .venv
 
 .venv/installed: pyproject.toml | .venv/bin/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	$(BIN)/python -m pip install $(QUICKLY) --editable .
 	@touch $@
 
 .venv/installed-all: pyproject.toml | .venv/bin/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[all]'
+	$(BIN)/python -m pip install $(QUICKLY) --editable '.[all]'
 	@touch $@ .venv/installed
 
 demo: .venv/installed ## Install, examine three small networks, and write runs/demo/report.html

@@ -161,4 +161,4 @@ def test_another_image_size_and_a_copy(name):
 
 def test_untrained_models_say_so():
     with pytest.raises(RuntimeError, match="No pretrained weights exist"):
-        timm.create_model("micro_vit", pretrained=True)
+        timm.create_model("micro_mixer", pretrained=True)

@@ -7,39 +7,38 @@ import pytest
 import torch
 
 from retinoscope.models.checkpoint import read_checkpoint
+from retinoscope.recipes import parse_recipe
 from retinoscope.train.processes import Processes, _is_loss
+from retinoscope.train.recipe import changed
+from retinoscope.train.train import train_model
 
 TINY = Path(__file__).parent / "tiny.py"
 
 
-def command(out: Path, count: int) -> subprocess.CompletedProcess[str]:
-    """Three steps in float64, by one process or several."""
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(count)]
-    recipe = "micro:precision=float64,fraction=0.0008,scored=10,batch=8,snapshots=1"
-    return subprocess.run(
-        [
-            sys.executable, *(launcher if count > 1 else []), "-m", "retinoscope", "train", recipe,
-            "--model", f"{TINY}:smooth:img_size=32", "--epochs", "1", "--workers", "0",
-            "--out", str(out),
-        ],
-        capture_output=True, text=True, check=False,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
+RECIPE = "micro:precision=float64,fraction=0.0008,scored=10,batch=8,epochs=1"
 
 
 def test_two_processes_learn_what_one_does(tmp_path):
     """Without batch norm, in float64: sums in another order are all that differs."""
-    for count in (1, 2):
-        done = command(tmp_path / str(count), count)
-        assert done.returncode == 0, done.stderr
+    model = f"{TINY}:smooth:img_size=32"
+    done = subprocess.run(
+        [
+            sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
+            "-m", "retinoscope", "train", RECIPE, "--model", model, "--workers", "0",
+            "--out", str(tmp_path / "2"),
+        ],
+        capture_output=True, text=True, check=False, env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    train_model(changed(parse_recipe(RECIPE), {"model": model}), tmp_path / "1")
     one, two = (
-        read_checkpoint(tmp_path / str(count) / "snapshots" / "end.safetensors") for count in (1, 2)
+        read_checkpoint(tmp_path / count / "snapshots" / "end.safetensors") for count in "12"
     )
     init = read_checkpoint(tmp_path / "1" / "snapshots" / "init.safetensors")
     for key in one:
         torch.testing.assert_close(one[key], two[key], rtol=0, atol=1e-9)
         assert not torch.equal(one[key], init[key])
-    logs = [(tmp_path / str(count) / "log.jsonl").read_text().splitlines() for count in (1, 2)]
+    logs = [(tmp_path / count / "log.jsonl").read_text().splitlines() for count in "12"]
     assert len(logs[0]) == len(logs[1]) == 3
 
 

@@ -48,7 +48,7 @@ def test_it_has_learned(name):
     assert last["accuracy"] > 0.4
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ["micro_resnet", "micro_vit", "micro_swin"])
 def test_the_weights_score_what_their_log_says(name):
     last = json.loads((folder_of(name) / "log.jsonl").read_text().splitlines()[-1])
     loaded = load_model(name)

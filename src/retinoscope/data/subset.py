@@ -38,7 +38,7 @@ def class_fraction(labels: np.ndarray, fraction: float, seed: int = 0) -> np.nda
 
     Example:
         >>> class_fraction(np.array([0, 0, 0, 0, 1, 1]), 0.5).tolist()
-        [0, 2, 4]
+        [0, 3, 4]
     """
     order = np.random.Generator(np.random.Philox(seed)).permutation(len(labels))
     shuffled = np.asarray(labels)[order]

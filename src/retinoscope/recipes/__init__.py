@@ -24,7 +24,7 @@ def list_recipes() -> list[str]:
 
     Example:
         >>> list_recipes()[:2]
-        ['cifar_plain', 'cifar_sgd']
+        ['cifar_plain', 'cifar_plain.original']
     """
     return [
         name

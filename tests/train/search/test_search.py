@@ -276,7 +276,7 @@ def test_folders_of_others_are_refused(tmp_path, data):
 def test_one_process_at_a_time(tmp_path):
     with (
         search_folder.claimed(tmp_path, {}),
-        pytest.raises(RunFolderError, match="another process searches"),
+        pytest.raises(RunFolderError, match="another process has a search there"),
         search_folder.claimed(tmp_path, {}),
     ):
         pass
