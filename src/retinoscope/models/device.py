@@ -1,4 +1,4 @@
-"""Where a model is to run."""
+"""Where a model is to run, and whether it fits there."""
 
 from __future__ import annotations
 
@@ -17,3 +17,8 @@ def find_device(asked: str | None) -> torch.device:
         raise WrongInput(
             f"The device {asked!r} cannot be used: {first_line(error)} Here, {best!r} can."
         ) from None
+
+
+def out_of_memory(error: Exception) -> bool:
+    """Whether an error means that there were too many images at a time."""
+    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)

@@ -17,6 +17,7 @@ from retinoscope.core.errors import RetinoscopeError
 from retinoscope.core.probe import Partial, Piece, Probe, Watcher
 from retinoscope.core.subject import Batch, SetAside, Split, Subject
 from retinoscope.core.unit import Unit
+from retinoscope.models.device import out_of_memory
 from retinoscope.run.piece import Finished
 
 SHARD = 128
@@ -126,7 +127,7 @@ def _watched(
         try:
             yield watch(watchers, subject, images)
         except (torch.OutOfMemoryError, RuntimeError) as error:
-            if not _out_of_memory(error):
+            if not out_of_memory(error):
                 raise
             if len(images) == 1:
                 raise RetinoscopeError(
@@ -136,10 +137,6 @@ def _watched(
             half = len(images) // 2
             notices.append(f"out of memory: batch halved from {len(images)} to {half} images")
             parts[:0] = [images[:half], images[half:]]
-
-
-def _out_of_memory(error: Exception) -> bool:
-    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 
 def watch(

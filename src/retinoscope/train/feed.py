@@ -53,19 +53,18 @@ class Feed(Dataset[Portion]):
 
     def __getitem__(self, step: int) -> Portion:
         epoch, indices = self.chosen(step)
-        read: dict[int, np.ndarray] = {}
+        read: list[tuple[int, np.ndarray]] = []
         aside: list[str] = []
         for index in map(int, indices):
             try:
-                read[index] = self.images.read(index)
+                read.append((index, self.images.read(index)))
             except UnreadableImage as error:
-                source = self.images.split.source
-                aside.append(f"{source.name(self.images.place(index))}: {error}")
+                aside.append(f"{self.images.name(index)}: {error}")
         if not read:
             raise WrongInput(f"None of the images of step {step} can be read: {aside[0]}")
         with preserved():
-            views = [self._view(epoch, index, image) for index, image in read.items()]
-        labels = torch.from_numpy(self.images.labels[list(read)])
+            views = [self._view(epoch, index, image) for index, image in read]
+        labels = torch.from_numpy(self.images.labels[[index for index, _ in read]])
         return Portion(torch.stack(views), labels, tuple(aside))
 
     def chosen(self, step: int) -> tuple[int, np.ndarray]:
@@ -118,7 +117,7 @@ def plain_batches(
             try:
                 read.append((images.prepared(index), int(images.labels[index])))
             except UnreadableImage as error:
-                say(f"Set aside: {images.split.source.name(images.place(index))}: {error}")
+                say(f"Set aside: {images.name(index)}: {error}")
         if read:
             stacked = torch.stack([image for image, _ in read])
             yield as_floats(stacked), torch.tensor([label for _, label in read])

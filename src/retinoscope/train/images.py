@@ -46,6 +46,10 @@ class LabelledImages:
         """Where an image lies in its source: the same for any choice that it is part of."""
         return int(self.split.places[index])
 
+    def name(self, index: int) -> str:
+        """What to call an image in messages."""
+        return self.split.source.name(self.place(index))
+
     def read(self, index: int) -> np.ndarray:
         """An image, uint8 (H, W, 3): prepared where it is in memory, else as it is stored."""
         if self.pixels is not None:
@@ -76,8 +80,7 @@ class LabelledImages:
             ):
                 if sample.image is None:
                     lost.append(sample.place)
-                    name = self.split.source.name(self.place(sample.place))
-                    say(f"Set aside: {name}: {sample.reason}")
+                    say(f"Set aside: {self.name(sample.place)}: {sample.reason}")
                 else:
                     pixels[sample.place] = sample.image.permute(1, 2, 0)
             now = time.monotonic()

@@ -14,6 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from retinoscope.core.errors import RetinoscopeError
 from retinoscope.core.settings import WrongSetting
 from retinoscope.data.views import generator
+from retinoscope.models.device import out_of_memory
 from retinoscope.train.feed import Portion
 from retinoscope.train.objective import averaged, distilled, objective
 from retinoscope.train.optimiser import make_optimiser, optimiser_state, restore_optimiser
@@ -158,8 +159,7 @@ class Learner:
             yield
 
     def _halve(self, error: Exception, images: int) -> None:
-        full = isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
-        if not full:
+        if not out_of_memory(error):
             raise error
         self.optimiser.zero_grad(set_to_none=True)
         if self._parts >= images:
