@@ -29,6 +29,7 @@ class Student(nn.Module):
         preprocessing = loaded.preprocessing
         self.normalise = Normalise(preprocessing.mean, preprocessing.std, loaded.image[0])
         self.backbone = loaded.model
+        self.image = (loaded.image[0], *preprocessing.size)
         # timm's networks with a distillation token give both answers only when asked to.
         switch = getattr(loaded.model, "set_distilled_training", None)
         self.pairs = distilled and callable(switch)
@@ -135,13 +136,13 @@ def _loaded(name: str, recipe: Recipe) -> LoadedModel:
     )
 
 
-def outputs_of(student: Student, image: tuple[int, int, int]) -> int:
-    """How many answers the network has."""
+def shape_of(student: Student) -> tuple[int, int]:
+    """How many channels the network takes, and how many answers it has."""
     like = next(student.parameters())
     was_training = student.training
     student.eval()
     with torch.inference_mode():
-        logits = student(torch.zeros(1, *image, device=like.device, dtype=like.dtype))
+        logits = student(torch.zeros(1, *student.image, device=like.device, dtype=like.dtype))
     student.train(was_training)
     assert isinstance(logits, Tensor)  # pairs come in training mode only
-    return logits.shape[-1]
+    return student.image[0], logits.shape[-1]

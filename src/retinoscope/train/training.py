@@ -29,7 +29,7 @@ from retinoscope.train.processes import Processes
 from retinoscope.train.recipe import Recipe
 from retinoscope.train.schedule import Plan
 from retinoscope.train.score import score
-from retinoscope.train.student import Student, draws, load_student, outputs_of
+from retinoscope.train.student import Student, draws, load_student, shape_of
 from retinoscope.train.teacher import load_teacher
 
 _AGREED = 20
@@ -84,13 +84,12 @@ class Training:
         self.loaded, self.construction = load_student(recipe)
         student = Student(self.loaded, recipe.distillation != "none")
         preprocessing = self.loaded.preprocessing
-        image = (self.loaded.image[0], *preprocessing.size)
-        self.outputs = outputs_of(student, image)
-        shape = (image[0], self.outputs)
+        shape = shape_of(student)
+        self.outputs = shape[1]
         self.images, self.test = find_images(recipe, preprocessing, shape, root)
         self.plan = Plan.of(recipe, len(self.images))
         self.team.check_share(recipe.batch)
-        teacher, taught = load_teacher(recipe, image, self.outputs, self.team)
+        teacher, taught = load_teacher(recipe, student.image, self.outputs, self.team)
         self.learner = Learner(
             recipe, student, self.plan, self.outputs, self.team, teacher, self.say
         )

@@ -12,7 +12,7 @@ from retinoscope.surgery.build_up import BuildUp, slots
 from retinoscope.surgery.table import Table
 from retinoscope.train.images import find_images
 from retinoscope.train.recipe import Recipe
-from retinoscope.train.student import Student, load_student, outputs_of
+from retinoscope.train.student import Student, load_student, shape_of
 
 Plan = tuple[int, ...]
 """How many attention units each stage has."""
@@ -43,9 +43,7 @@ def find_base(model: str, recipe: Recipe, root: str | None) -> tuple[Base, Recip
     # drop at the recipe's rate.
     recipe = replace(recipe, model=way.model if way else model)
     loaded, made = load_student(recipe)
-    image = (loaded.image[0], *loaded.preprocessing.size)
-    shape = (loaded.image[0], outputs_of(Student(loaded), image))
-    find_images(recipe, loaded.preprocessing, shape, root)
+    find_images(recipe, loaded.preprocessing, shape_of(Student(loaded)), root)
     base = Base(made.model, way.surgeries if way else (), way.size if way else made.size)
     return base, recipe
 

@@ -36,7 +36,7 @@ from retinoscope.train.processes import Processes
 from retinoscope.train.recipe import Recipe
 from retinoscope.train.score import score
 from retinoscope.train.search.base import Base, Plan
-from retinoscope.train.student import Student, load_student, outputs_of
+from retinoscope.train.student import Student, load_student, shape_of
 from retinoscope.train.train import train_model
 
 Tell = Callable[..., None]
@@ -105,10 +105,8 @@ def _tested(recipe: Recipe, task: Task, tell: Tell) -> dict[str, Any]:
     loaded, _ = load_student(recipe)
     team = Processes(device=find_device(task.device))
     student = Student(loaded).to(team.device)
-    answers = outputs_of(student, (loaded.image[0], *loaded.preprocessing.size))
     whole = replace(recipe, holdout=0.0, scored=0)
-    shape = (loaded.image[0], answers)
-    _, images = find_images(whole, loaded.preprocessing, shape, task.root)
+    _, images = find_images(whole, loaded.preprocessing, shape_of(student), task.root)
     found = None
     if images is not None:
         with torch.random.fork_rng(devices=[]):
