@@ -53,11 +53,8 @@ def stage_outputs(model, images):
 def test_intermediates_are_what_forward_features_computes(images, order_one):
     model = order_one("micro_coat_lite")
     final, expected = stage_outputs(model, images)
-    found, pairs = model.forward_intermediates(images, return_prefix_tokens=True, output_fmt="NLC")
-    torch.testing.assert_close(found, final, rtol=0, atol=0)
-    for (spatial, prefix), state in zip(pairs, expected, strict=True):
-        torch.testing.assert_close(torch.cat((prefix, spatial), 1), state, rtol=0, atol=0)
-    maps = model.forward_intermediates(images, intermediates_only=True)
+    last, maps = model.forward_intermediates(images)
+    torch.testing.assert_close(last, final, rtol=0, atol=0)
     for found, state in zip(maps, expected, strict=True):
         side, width = found.shape[-1], found.shape[1]
         as_maps = state[:, 1:].reshape(2, side, side, width).permute(0, 3, 1, 2)
@@ -67,8 +64,11 @@ def test_intermediates_are_what_forward_features_computes(images, order_one):
 def test_indices_norm_and_stopping(images, order_one):
     model = order_one("micro_coat_lite")
     final, expected = stage_outputs(model, images)
-    second, fourth = model.forward_intermediates(
-        images, indices=[1, -1], norm=True, output_fmt="NLC", intermediates_only=True
+    second, fourth = (
+        maps.flatten(2).transpose(1, 2)
+        for maps in model.forward_intermediates(
+            images, indices=[1, -1], norm=True, intermediates_only=True
+        )
     )
     torch.testing.assert_close(second, expected[1][:, 1:], rtol=0, atol=0)  # has no norm
     torch.testing.assert_close(fourth, final[:, 1:], rtol=0, atol=0)
@@ -81,7 +81,7 @@ def test_indices_norm_and_stopping(images, order_one):
 
 def test_features_of_early_stages_need_no_later_ones(images):
     model = timm.create_model("micro_coat_lite", features_only=True, out_indices=(0, 1))
-    assert not hasattr(model.model, "patch_embed3")
+    assert model.model.patch_embed3 is None
     assert [f.shape for f in model(images)] == [(2, 16, 16, 16), (2, 24, 8, 8)]
     assert {key.split(".")[1] for key in model.state_dict() if "cpe" in key} == {"cpe1", "cpe2"}
 
@@ -106,8 +106,6 @@ def test_shared_convolutions_are_stored_once_and_read_either_way(images, order_o
         timm.create_model("micro_coat_lite").load_state_dict(broken)
 
 
-def test_wrong_requests_are_explained(images):
+def test_wrong_requests_are_explained():
     with pytest.raises(ValueError, match="serial stages only"):
         timm.create_model("micro_coat_lite", parallel_depth=2)
-    with pytest.raises(ValueError, match="NCHW or NLC; output_fmt='NHWC'"):
-        timm.create_model("micro_coat_lite").forward_intermediates(images, output_fmt="NHWC")

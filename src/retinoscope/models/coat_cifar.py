@@ -9,21 +9,15 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
-from timm.models._features import feature_take_indices
 from timm.models.coat import CoaT
-from torch import Tensor, nn
+from torch import Tensor
 
 from retinoscope.models.configuration import cifar_cfg
-from retinoscope.models.intermediates import IntermediateForm
-
-_STAGED = ("patch_embed", "cls_token", "cpe", "crpe", "serial_blocks")
-"""What each stage has one of; timm numbers them from 1."""
 
 
 class CifarCoat(CoaT):
-    """CoaT-Lite with patches of any size and the intermediates of timm's other transformers.
+    """CoaT-Lite with patches of any size.
 
     All blocks of a stage share their convolutions. A state dict holds each of them once, under the
     stage's name, since safetensors refuses to store a tensor twice; timm's own, which repeats them
@@ -37,7 +31,6 @@ class CifarCoat(CoaT):
                 "timm's coat_* models. Intermediates come from forward_intermediates."
             )
         super().__init__(*args, **kwargs)
-        self.num_stages = len(self.embed_dims)
         self.feature_info = []
         grid, reduction = self.patch_embed1.grid_size, self.patch_embed1.feat_ratio()
         for stage, width in enumerate(self.embed_dims, 1):
@@ -50,74 +43,13 @@ class CifarCoat(CoaT):
         self.register_state_dict_post_hook(_leave_out_shared)
         self.register_load_state_dict_pre_hook(_repeat_shared)
 
-    def _stage(self, x: Tensor, stage: int) -> tuple[Tensor, tuple[int, int]]:
-        """Tokens behind one stage, of maps; and their grid."""
-        embed, token, blocks = (
-            getattr(self, f"{part}{stage}")
-            for part in ("patch_embed", "cls_token", "serial_blocks")
-        )
-        x = torch.cat((token.expand(x.shape[0], -1, -1), embed(x)), dim=1)
-        for block in blocks:
-            x = block(x, size=embed.grid_size)
-        return x, embed.grid_size
-
-    def forward_intermediates(
-        self,
-        x: Tensor,
-        indices: int | list[int] | None = None,
-        return_prefix_tokens: bool = False,
-        norm: bool = False,
-        stop_early: bool = False,
-        output_fmt: str = "NCHW",
-        intermediates_only: bool = False,
-    ) -> Any:
-        """The states after chosen stages, as timm's ViT gives those after blocks.
-
-        Args:
-            x: Images (N, C, H, W).
-            indices: Which stages: their places, or how many of the last; all if None.
-            return_prefix_tokens: Give pairs of maps and class token.
-            norm: Apply the last norm to the last stage; the others have none.
-            stop_early: Compute nothing behind the last stage that was asked for.
-            output_fmt: ``NCHW`` for maps, ``NLC`` for tokens.
-            intermediates_only: Leave out the final features.
-
-        Returns:
-            Final features and a list of states, or only the latter.
-        """
-        form, maps = IntermediateForm(output_fmt, return_prefix_tokens), IntermediateForm()
-        taken, last = feature_take_indices(self.num_stages, indices)
-        states, final = [], x
-        for place in range(last + 1 if stop_early else self.num_stages):
-            tokens, grid = self._stage(x, place + 1)
-            x = maps(tokens, 1, grid)  # pyright: ignore[reportAssignmentType]
-            final = self.norm4(tokens) if place + 1 == len(self.embed_dims) else tokens
-            if place in taken:
-                states.append(form(final if norm else tokens, 1, grid))
-        return states if intermediates_only else (final, states)
-
-    def prune_intermediate_layers(
-        self, indices: int | list[int] = 1, prune_norm: bool = False, prune_head: bool = True
-    ) -> list[int]:
-        """Drop what the states at ``indices`` do not need; returns their places."""
-        taken, last = feature_take_indices(self.num_stages, indices)
-        for stage in range(last + 2, self.num_stages + 1):
-            for part in _STAGED:
-                delattr(self, f"{part}{stage}")
-        self.num_stages = last + 1
-        if prune_norm:
-            self.norm4 = nn.Identity()
-        if prune_head:
-            self.reset_classifier(0)
-        return taken
-
 
 def _shared(model: CifarCoat) -> dict[str, str]:
     """Paths of shared modules inside blocks, each with the path of the stage's own."""
     return {
         f"serial_blocks{stage}.{block}.{inside}.": f"{own}{stage}."
-        for stage in range(1, model.num_stages + 1)
-        for block in range(len(getattr(model, f"serial_blocks{stage}")))
+        for stage in range(1, len(model.embed_dims) + 1)
+        for block in range(len(getattr(model, f"serial_blocks{stage}") or ()))  # None if pruned
         for inside, own in (("cpe", "cpe"), ("factoratt_crpe.crpe", "crpe"))
     }
 

@@ -100,7 +100,8 @@ class CifarStemResNet(ResNet):
         if mc_dropout:
             self._drop(mc_dropout, always)
         kind = head if global_pool is None else global_pool
-        self._set_head(HeadSettings(kind, self.num_features, head_hidden, head_side, drop_rate))
+        channels_out = int(self.num_features)
+        self._set_head(HeadSettings(kind, channels_out, head_hidden, head_side, drop_rate))
         self.reset_classifier(num_classes)
 
     def _replace_stem(self, in_chans: int, width: int) -> None:
