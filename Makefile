@@ -1,8 +1,10 @@
 # Each target installs what it needs into .venv first; only Python ≥ 3.11 and git are assumed.
 PYTHON ?= python3
 BIN := .venv/bin
-# What is never imported need not be compiled.
+# What is never imported need not be compiled, and what is need be only once, whatever the shell says:
+# importing torch and timm from their sources takes twenty seconds in every process.
 QUICKLY := --quiet --disable-pip-version-check --no-compile
+export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint bench prove trained clean

@@ -1,5 +1,7 @@
 """What the papers' own models are made of, exactly."""
 
+from functools import cache
+
 import pytest
 import timm
 import torchvision
@@ -28,14 +30,21 @@ EXPECTED = {
 }  # fmt: skip
 
 
+@cache
+def taken_apart(name):
+    """The anatomy of a timm model at its own size, and how many parameters the model has."""
+    model = timm.create_model(name)
+    count = sum(p.numel() for p in model.parameters())
+    return dissect(model, model.pretrained_cfg["input_size"][1:]), count
+
+
 @pytest.mark.parametrize("name", EXPECTED)
 def test_timm(name):
-    model = timm.create_model(name)
-    anatomy = dissect(model, 224)
+    anatomy, count = taken_apart(name)
     assert anatomy.sketch == EXPECTED[name]
     assert anatomy.units[0].kind is Kind.STEM
     assert anatomy.units[-1].kind is Kind.HEAD
-    assert anatomy.parameters == sum(p.numel() for p in model.parameters())
+    assert anatomy.parameters == count
     assert len({unit.name for unit in anatomy.walk()}) == len(list(anatomy.walk()))
 
 
@@ -82,24 +91,23 @@ def test_transformers_vit_and_convnext():
     ],
 )  # fmt: skip
 def test_names_and_grids(name, units):
-    model = timm.create_model(name)
-    anatomy = dissect(model, model.pretrained_cfg["input_size"][1:])
+    anatomy, _ = taken_apart(name)
     assert {unit: str(anatomy[unit].grid) for unit in units} == units
 
 
 def test_modules_are_those_whose_output_is_the_branch():
-    resnet = dissect(timm.create_model("resnet18"), 224)
+    resnet, _ = taken_apart("resnet18")
     assert resnet["layer1.0"].module == "layer1.0.bn2"
     assert resnet["layer2.0"].module == "layer2.0"  # not residual: the whole block
-    vit = dissect(timm.create_model("vit_tiny_patch16_224"), 224)
+    vit, _ = taken_apart("vit_tiny_patch16_224")
     assert vit["blocks.0.attn"].module == "blocks.0.attn"
     assert vit["blocks.0.mlp"].module == "blocks.0.mlp"
-    scaled = dissect(timm.create_model("vit_tiny_patch16_224", init_values=0.1), 224)
+    scaled = dissect(timm.create_model("vit_tiny_patch16_224", depth=2, init_values=0.1), 224)
     assert scaled["blocks.0.attn"].module == "blocks.0.ls1"
 
 
 def test_residual_and_subsampling_marks():
-    anatomy = dissect(timm.create_model("resnet50"), 224)
+    anatomy, _ = taken_apart("resnet50")
     not_residual = [unit.name for unit in anatomy.where(kind="conv") if not unit.residual]
     assert not_residual == ["layer1.0", "layer2.0", "layer3.0", "layer4.0"]
     assert [u.name for u in anatomy if u.subsamples] == [
@@ -146,8 +154,7 @@ def test_gates_are_no_attention(name):
     ],
 )
 def test_attention_however_it_is_written(name, kinds):
-    model = timm.create_model(name)
-    anatomy = dissect(model, model.pretrained_cfg["input_size"][1:])
+    anatomy, _ = taken_apart(name)
     found = [unit.kind for outer in anatomy for unit in (outer.inner or (outer,))]
     assert {kind: found.count(Kind(kind)) for kind in kinds} == kinds
 

@@ -18,12 +18,13 @@ from retinoscope.models.build import build_model
 from retinoscope.models.built_file import Construction, read_construction
 
 TINY = f"{Path(__file__).parents[1] / 'run' / 'tiny.py'}:build"
-SURGERIES = ["build_up:msa_per_stage=(0,1,1,2),head_width=16", "mc_dropout:p=0.1,always=False"]
+SHALLOW = "micro_preact_resnet:layers=(1,1,2,2)"
+SURGERIES = ["build_up:msa_per_stage=(0,0,1,1),head_width=16", "mc_dropout:p=0.1,always=False"]
 
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
-    made = build_model("micro_preact_resnet", SURGERIES, pretrained=False, seed=3)
+    made = build_model(SHALLOW, SURGERIES, pretrained=False, seed=3)
     path = tmp_path_factory.mktemp("built") / "patient.safetensors"
     made.save(path)
     return made, path
@@ -38,27 +39,27 @@ def test_a_file_is_a_model(built):
     assert loaded.trained is False
     assert loaded.weights.startswith("patient.safetensors, sha256 ")
     assert loaded.preprocessing.mean[0] == 0.4914
-    assert made.before.sketch == "CC|C↓C|C↓CCC|C↓CCC"
-    assert made.after.sketch == "CC|C↓A|C↓CCA|C↓ACA"
+    assert made.before.sketch == "C|C↓|C↓C|C↓C"
+    assert made.after.sketch == "C|C↓|C↓A|C↓A"
 
 
 def test_it_says_what_became_of_the_weights(built):
     made, _ = built
-    own = load_model("micro_preact_resnet", pretrained=False, seed=3).model.state_dict()
+    own = load_model(SHALLOW, pretrained=False, seed=3).model.state_dict()
     now = made.model.state_dict()
     assert {*made.kept, *made.new} == set(now)
     assert {*made.kept, *made.lost} == set(own)
     assert all(torch.equal(own[key], now[key]) for key in made.kept)
-    assert "layer4.3.attn.qkv.weight" in made.new
-    assert "layer4.3.conv1.weight" in made.lost
-    assert "layer4.2.conv1.weight" in made.kept
+    assert "layer4.1.attn.qkv.weight" in made.new
+    assert "layer4.1.conv1.weight" in made.lost
+    assert "layer4.0.conv1.weight" in made.kept
 
 
 def test_the_same_command_gives_the_same_file(built, tmp_path):
-    again = build_model("micro_preact_resnet", SURGERIES, pretrained=False, seed=3)
+    again = build_model(SHALLOW, SURGERIES, pretrained=False, seed=3)
     again.save(tmp_path / "again.safetensors")
     assert (tmp_path / "again.safetensors").read_bytes() == built[1].read_bytes()
-    other = build_model("micro_preact_resnet", SURGERIES, pretrained=False, seed=4)
+    other = build_model(SHALLOW, SURGERIES, pretrained=False, seed=4)
     assert not torch.equal(other.model.fc.weight, again.model.fc.weight)
 
 
@@ -76,9 +77,9 @@ def test_weights_of_another_file_and_fresh_ones(built, tmp_path):
 def test_what_was_built_can_be_built_further(built, tmp_path):
     _, path = built
     further = build_model(str(path), ["spatial_smoothing:stages=(1,)"])
-    assert further.construction.model == "micro_preact_resnet"
+    assert further.construction.model == SHALLOW
     assert further.construction.surgeries[0] == (
-        "build_up:msa_per_stage=(0, 1, 1, 2),head_width=16"
+        "build_up:msa_per_stage=(0, 0, 1, 1),head_width=16"
     )
     assert further.construction.surgeries[2] == "spatial_smoothing:stages=(1,)"
     further.save(tmp_path / "further.safetensors")
@@ -112,8 +113,8 @@ def test_a_model_of_ones_own_is_named_by_its_code(tmp_path, monkeypatch):
 
 def test_a_subject_finds_it_by_its_name(built):
     _, path = built
-    subject = load_subject("micro_preact_resnet", "cues", pretrained=False, images=4)
-    assert subject.another(str(path)).anatomy.sketch == "CC|C↓A|C↓CCA|C↓ACA"
+    subject = load_subject(SHALLOW, "cues", pretrained=False, images=4)
+    assert subject.another(str(path)).anatomy.sketch == "C|C↓|C↓A|C↓A"
     assert load_subject(str(path), "cues", images=4).weights.startswith("patient.safetensors")
 
 

@@ -21,7 +21,7 @@ from torch.export import Dim, ExportedProgram
 from retinoscope.anatomy.answer import choose_logits
 from retinoscope.anatomy.example import Example, as_batch
 from retinoscope.anatomy.functional import functional
-from retinoscope.anatomy.rest import at_rest, quiet
+from retinoscope.anatomy.rest import at_rest, quiet, unlocated
 from retinoscope.core.errors import (
     NotABackbone,
     NotExportable,
@@ -78,7 +78,7 @@ def export(
     image = as_batch(model, example, images)
     chooser = _Chooser(model, output, before)
     _try(model, chooser, image)
-    with at_rest(model), quiet():
+    with at_rest(model), quiet(), unlocated():
         try:
             program = torch.export.export(
                 chooser, (image,), dynamic_shapes=({0: Dim.AUTO},), strict=False

@@ -197,7 +197,8 @@ def _import(path: Path) -> Any:
     module = importlib.util.module_from_spec(specification)
     sys.path.insert(0, str(path.resolve().parent))
     try:
-        specification.loader.exec_module(module)
+        # Not from the cache of compiled files, which a change within a second can escape.
+        exec(compile(path.read_bytes(), path, "exec"), vars(module))
     except Exception as error:
         raise _broken(str(path), error) from error
     finally:
