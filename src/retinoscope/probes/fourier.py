@@ -7,7 +7,7 @@ that attention is one, and that convolutions and MLPs are the opposite.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -137,6 +137,7 @@ class Fourier:
         """Means over all images, on the true frequency axis of each unit."""
         import numpy as np
 
+        from retinoscope.numerics.ragged import padded
         from retinoscope.numerics.running import Mean
 
         measured = measured_in(anatomy, partials)
@@ -148,15 +149,15 @@ class Fourier:
         return FourierResult(
             **covered(anatomy, {unit.name for unit in measured}),
             images=max((mean.count for mean in level), default=0),
-            frequency=_padded(self._frequencies(unit) / np.pi for unit in measured),
-            log_amplitude=_padded(mean.value for mean in level),
-            log_amplitude_error=_padded(mean.error for mean in level),
+            frequency=padded(self._frequencies(unit) / np.pi for unit in measured),
+            log_amplitude=padded(mean.value for mean in level),
+            log_amplitude_error=padded(mean.error for mean in level),
             high=np.array([mean.value[top] for mean, top in zip(level, tops, strict=True)]),
             high_error=np.array([mean.error[top] for mean, top in zip(level, tops, strict=True)]),
             high_step=np.array([mean.value for mean in high]),
             high_step_error=np.array([mean.error for mean in high]),
-            step=_padded(mean.value for mean in step),
-            step_error=_padded(mean.error for mean in step),
+            step=padded(mean.value for mean in step),
+            step_error=padded(mean.error for mean in step),
         )
 
     def _frequencies(self, unit: Unit) -> np.ndarray:
@@ -222,14 +223,3 @@ def _top(curves: np.ndarray) -> int:
 
     known = np.flatnonzero(np.isfinite(np.atleast_2d(curves)).any(0))
     return int(known[-1]) if known.size else 0
-
-
-def _padded(rows: Iterable[np.ndarray]) -> np.ndarray:
-    """Rows of unequal length as one array, filled up with NaN."""
-    import numpy as np
-
-    listed = list(rows)
-    table = np.full((len(listed), max(map(len, listed), default=0)), np.nan)
-    for place, row in enumerate(listed):
-        table[place, : len(row)] = row
-    return table
