@@ -16,6 +16,7 @@ from retinoscope.anatomy.dissect import Dissection, take_apart
 from retinoscope.anatomy.export import Example
 from retinoscope.anatomy.fingerprint import graph_hash
 from retinoscope.anatomy.layout import Lens
+from retinoscope.anatomy.learned import multiplied_parameters, parameters_of_units
 from retinoscope.anatomy.writer import Chain, Writer
 from retinoscope.core.anatomy import Anatomy
 from retinoscope.core.errors import NotResidual, WrongInput
@@ -88,6 +89,15 @@ class Replay:
     def fingerprint(self) -> str:
         """Changes when what the network computes does, whatever its weights."""
         return graph_hash(self._dissection.flow.source)
+
+    def parameters(self) -> dict[str, list[nn.Parameter]]:
+        """The model's own parameters by the units that use them first."""
+        pieces = {unit.name: self._dissection.pieces[unit.name] for unit in self.anatomy}
+        return parameters_of_units(self._dissection.flow, pieces)
+
+    def multiplied(self) -> list[nn.Parameter]:
+        """The parameters that states are multiplied with; no norms, biases or position tables."""
+        return multiplied_parameters(self._dissection.flow)
 
     def __call__(self, batch: Tensor) -> Tensor:
         """The model's logits for a batch of images."""
