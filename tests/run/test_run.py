@@ -1,16 +1,22 @@
 import errno
 import hashlib
+import io
 import json
 import os
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
 from PIL import Image
+from rich.console import Console
 
+from retinoscope import Needs, Piece, Result
 from retinoscope.core.errors import NotApplicable, RetinoscopeError, RunFolderError, WrongInput
+from retinoscope.core.result import answer
 from retinoscope.probes.fourier import Fourier
 from retinoscope.probes.variance import Variance
 from retinoscope.run.progress import Reporter
@@ -360,3 +366,81 @@ def test_only_run_folders_are_touched(tmp_path):
     (other / "run.json").write_text('{"retinoscope run": 99}')
     with pytest.raises(RunFolderError, match="made by another version"):
         Run(other)
+
+
+@answer
+class SumResult(Result):
+    """What pieces made of what the first one gave."""
+
+    probe: ClassVar[str] = "sum"
+    total: int
+
+
+@dataclass(frozen=True)
+class Sum:
+    """A probe whose pieces all build on the first."""
+
+    result: ClassVar[type[Result]] = SumResult
+    schema: ClassVar[int] = 1
+    question: ClassVar[str] = "How much is it?"
+    reading: ClassVar[str] = ""
+    slow: float = 0.0
+    refuse: str = ""
+
+    @property
+    def needs(self):
+        return Needs()
+
+    def pieces(self, subject):
+        later = [Piece(f"{i}", {"add": i}) for i in range(3)]
+        return [*later[:2], Piece("base", first=True), later[2]]
+
+    def seconds(self, subject):
+        if self.refuse == "seconds":
+            raise NotApplicable("needs what is not there")
+        return self.slow
+
+    def measure(self, subject, piece):
+        if self.refuse == piece.name:
+            raise NotApplicable("needs what is not there")
+        if piece.first:
+            assert subject.given is None
+            return {"base": np.array(100)}
+        subject.say("had to hurry")
+        return {"value": subject.given["base"] + piece.what["add"]}
+
+    def combine(self, anatomy, partials):
+        return SumResult(total=int(sum(p["value"] for p in partials if "value" in p)))
+
+
+def test_a_first_piece_is_done_first_and_handed_to_the_others(tiny, tmp_path):
+    subject = tiny(images=8)
+    assert Run(tmp_path).measure(Sum(), subject).total == 303
+    (lost,) = tmp_path.rglob("1.piece")
+    lost.unlink()  # the others, and what the first one gave, are still there
+    assert Run(tmp_path).measure(Sum(), subject).total == 303
+    (note,) = tmp_path.rglob("*.note.json")
+    assert json.loads(note.read_text())["notices"] == ["had to hurry"]
+
+
+@pytest.mark.parametrize("when", ["seconds", "base", "1"])
+def test_a_probe_that_finds_itself_not_applicable_does_not_stop_the_others(tiny, tmp_path, when):
+    subject = tiny(images=8)
+    found = Run(tmp_path).measure_all([Sum(refuse=when), Variance()], subject)
+    assert isinstance(found["sum"], NotApplicable)
+    assert found["variance"] == Run(tmp_path / "alone").measure(Variance(), subject)
+    (skipped,) = tmp_path.rglob("sum.skipped.json")
+    assert json.loads(skipped.read_text())["reason"] == "needs what is not there"
+    with pytest.raises(NotApplicable, match="needs what is not there"):
+        Run(tmp_path).measure(Sum(refuse=when), subject)
+    assert Run(tmp_path).measure(Sum(), subject).total == 303  # with other settings it is
+
+
+def test_a_forecast_is_given_where_it_will_take_long(tiny, tmp_path):
+    said = io.StringIO()
+    reporter = Reporter(Console(file=said, width=200))
+    Run(tmp_path, reporter=reporter).measure(Sum(slow=3600.0), tiny(images=8))
+    assert "sum will take about 4.0 h: 4 pieces" in said.getvalue()
+    quick = io.StringIO()
+    Run(tmp_path, reporter=Reporter(Console(file=quick))).measure(Sum(slow=0.1), tiny(images=8))
+    assert "will take" not in quick.getvalue()

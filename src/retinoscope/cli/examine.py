@@ -96,6 +96,15 @@ def examine(
             rich_help_panel=_MODELS,
         ),
     ] = False,
+    recipe: Annotated[
+        str | None,
+        Option(
+            help="Take the loss as in a training by this recipe: its augmentation and weight "
+            "decay. Else as the weights were trained, where that is known. See: retinoscope list "
+            "recipes",
+            rich_help_panel=_MODELS,
+        ),
+    ] = None,
     precision: Annotated[
         str, Option(help="float32, float64, bfloat16 or float16.", rich_help_panel=_MODELS)
     ] = "float32",
@@ -159,6 +168,7 @@ def examine(
             std=as_numbers(std, "--std"), pretrained=not untrained,
             weights=weights and str(weights.absolute()), output=output, allow_pickle=allow_pickle,
             precision=precision, device=device, seed=seed, batch=batch, workers=workers,
+            **_loss(recipe),
         )  # fmt: skip
     except KeyboardInterrupt:
         console.print("Stopped. What was finished is kept: the same command goes on from there.")
@@ -168,3 +178,13 @@ def examine(
     sys.stdout.write(f"Report: {done.report}\n")
     if done.failures:
         raise Exit(2)
+
+
+def _loss(recipe: str | None) -> dict[str, Any]:
+    """What a recipe says about the loss: how images are augmented, how weights decay."""
+    if recipe is None:
+        return {}
+    from retinoscope.recipes import parse_recipe
+
+    asked = parse_recipe(recipe)
+    return {"augmentation": asked.augmentation, "weight_decay": asked.weight_decay}

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, runtime_checkable
 
 from retinoscope.core.anatomy import Anatomy
 from retinoscope.core.result import Result
@@ -36,6 +36,25 @@ class Needs:
     labels: bool = False
     others: tuple[str, ...] = ()
     """Further subjects by the names of their models; see :meth:`Subject.another`."""
+    snapshots: str | None = None
+    """Weights along a training: a folder, or the training that the subject's own come from if it
+    is empty; see :mod:`retinoscope.models.snapshots`. None where they are not needed."""
+
+
+Images = Literal["augmented", "clean", "test"]
+"""Which images a loss is taken over."""
+IMAGES = "Training images as in training, training images as they are (clean), or test images."
+
+
+def labelled_images(images: Images) -> Needs:
+    """What a probe of the loss needs.
+
+    Example:
+        >>> labelled_images("clean").split, labelled_images("test").split
+        ('train', 'test')
+    """
+    split = "test" if images == "test" else "train"
+    return Needs(split, augmented=images == "augmented", labels=True)
 
 
 @dataclass(frozen=True)
@@ -46,6 +65,8 @@ class Piece:
     """Unique within the probe; letters, digits and ``-_.`` only, for it names a file."""
     what: Mapping[str, Any] = field(default_factory=dict)
     """Plain values that say what to do."""
+    first: bool = False
+    """Whether it is done before all others, which find what it gave in ``Subject.given``."""
 
 
 class _Question(Protocol):
@@ -80,6 +101,15 @@ class Probe(_Question, Protocol):
 
     def measure(self, subject: Subject, piece: Piece) -> Partial:
         """Do one part. Nothing but subject, settings and piece may decide what comes out."""
+        ...
+
+
+@runtime_checkable
+class Foreseeing(Protocol):
+    """A probe that can say beforehand how long it will take, since it may take hours."""
+
+    def seconds(self, subject: Subject) -> float:
+        """How long a piece will take here, by a short trial."""
         ...
 
 

@@ -29,6 +29,8 @@ def axes(
     changes: str = "",
     rows: str = "",
     marks: str = "",
+    y: str = "",
+    points: str = "",
     figure: bool = True,
 ) -> Any:
     """A field that holds an array with one axis per name.
@@ -43,13 +45,16 @@ def axes(
         error: The field with the standard errors.
         changes: For what each unit does to its input: to what, in words.
         rows: The field with the names of the places along the first axis; units have theirs.
+        y: The field with the places along the first of two axes: the array is a map.
+        points: The field with the names of the places along the last axis.
         marks: The field with places along the last axis that should be seen, and words for each.
         figure: Whether it is worth a picture of its own.
     """
     return field(
         metadata={
             "axes": names, "unit": unit, "title": title, "x": x, "error": error,
-            "changes": changes, "rows": rows, "marks": marks, "figure": figure,
+            "changes": changes, "rows": rows, "marks": marks, "y": y, "points": points,
+            "figure": figure,
         }
     )  # fmt: skip
 

@@ -66,7 +66,8 @@ def described(kind: type[Any]) -> list[tuple[str, str, str]]:
         default = "required" if one.default is MISSING else str(one.default)
         words = choices(kind, one.name)
         text = one.metadata.get("help", "") + (f" One of: {', '.join(words)}." if words else "")
-        rows.append((one.name, "not set" if one.default is None else default, text))
+        unset = one.default is None or one.default == ""
+        rows.append((one.name, "not set" if unset else default, text))
     return rows
 
 

@@ -112,7 +112,11 @@ class Subject:
     """From which another process rebuilds the subject; None if it was made from live objects."""
     load_another: Callable[[str], Subject] | None = None
     history: Path | None = None
-    """The folder of the training that its weights come from; it decides nothing."""
+    """The folder of the training that its weights come from: its snapshots lie there."""
+    given: Mapping[str, np.ndarray] | None = None
+    """What the first piece of a probe gave, for its other pieces; see :class:`Piece`."""
+    say: Callable[[str], None] = field(default=lambda text: None, repr=False)
+    """Tells whoever watches the run what had to be done otherwise than asked."""
 
     @property
     def anatomy(self) -> Anatomy:
@@ -149,7 +153,8 @@ class Subject:
         target = batch.labels if batch.targets is None else batch.targets
         if target is None:
             raise NotApplicable("needs labels; these images have none")
-        return cross_entropy(logits, target)
+        kind = logits.dtype if target.is_floating_point() else target.dtype
+        return cross_entropy(logits, target.to(logits.device, kind))
 
     def to_device(self, images: Tensor) -> Tensor:
         """The images where the model is, in the precision it works in."""

@@ -26,6 +26,8 @@ class Job:
     redone: list[str] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
     found: int = 0
+    refused: str = ""
+    """Why the probe is not applicable, once that has shown; the others go on."""
 
     @property
     def stem(self) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 from retinoscope.core.probe import Probe, Watcher
 from retinoscope.core.subject import Subject
+from retinoscope.models.snapshots import fingerprint, snapshots_of
 
 _DIGITS = 12
 
@@ -48,9 +49,11 @@ def key_of(probe: Probe | Watcher, subject: Subject) -> str:
         "settings": settings_of(probe),
         "model": subject.fingerprint,
         "data": subject.split(needs).fingerprint,
-        "weight decay": subject.weight_decay,
+        "weight decay": subject.weight_decay if needs.labels else 0.0,  # a part of losses alone
         "others": [subject.another(name).fingerprint for name in needs.others],
     }
+    if needs.snapshots is not None:
+        plain["snapshots"] = fingerprint(snapshots_of(subject, needs))
     return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:_DIGITS]
 
 

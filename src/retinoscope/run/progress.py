@@ -69,6 +69,18 @@ class Reporter:
             self.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
+def spoken(seconds: float) -> str:
+    """A duration as one says it.
+
+    Example:
+        >>> spoken(42.3), spoken(420), spoken(9000)
+        ('42 s', '7 min', '2.5 h')
+    """
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 90 * 60 else f"{seconds / 3600:.1f} h"
+
+
 def watched() -> Reporter:
     """A reporter for whoever sits before a terminal or a notebook; silent in scripts."""
     seen = sys.stderr.isatty() or "ipykernel" in sys.modules

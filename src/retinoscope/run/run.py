@@ -17,7 +17,7 @@ from retinoscope.core.errors import (
     WrongInput,
 )
 from retinoscope.core.files import write_atomically
-from retinoscope.core.probe import Probe, Watcher
+from retinoscope.core.probe import Foreseeing, Partial, Probe, Watcher
 from retinoscope.core.result import Result
 from retinoscope.core.subject import SetAside, Subject
 from retinoscope.models.checkpoint import state_hash
@@ -28,9 +28,11 @@ from retinoscope.run.folder import RunFolder
 from retinoscope.run.job import Job, Question, summary, tasks_of
 from retinoscope.run.key import key_of, name_of, settings_of
 from retinoscope.run.piece import BadPiece, read_piece, write_piece
-from retinoscope.run.progress import Reporter, watched
+from retinoscope.run.progress import Reporter, spoken, watched
 from retinoscope.run.task import Outcome, Task, has_maps, shards
 
+_WORTH_SAYING = 20.0
+"""Seconds of work from which on a forecast is given."""
 _COMMON = ("result", "schema", "question", "reading", "needs", "combine")
 
 
@@ -85,7 +87,11 @@ class Run:
         start = time.monotonic()
         self._do_missing(jobs, subject)
         for job in jobs:
-            answers[job.probe] = self._finish(job, subject, time.monotonic() - start)
+            if job.refused:
+                answers[job.probe] = reason = NotApplicable(job.refused)
+                self._skip(job.probe, subject, folder, reason)
+            else:
+                answers[job.probe] = self._finish(job, subject, time.monotonic() - start)
         return _by_name({probe: answers[probe] for probe in dict.fromkeys(probes)})
 
     def _look(
@@ -142,11 +148,13 @@ class Run:
             return None
 
     def _do_missing(self, jobs: Sequence[Job], subject: Subject) -> None:
+        for needs in dict.fromkeys(job.probe.needs for job in jobs if job.missing):
+            check_deterministic(subject, needs)
+        self._foresee(jobs, subject)
+        jobs = [job for job in jobs if not job.refused]
         tasks = list(tasks_of(jobs))
         if not tasks:
             return
-        for needs in dict.fromkeys(job.probe.needs for job in jobs if job.missing):
-            check_deterministic(subject, needs)
         names = ", ".join(name_of(job.probe) for job in jobs if job.missing)
         done = len({piece.name for job in jobs for piece in job.pieces}) - len(
             {task.piece.name for task in tasks}
@@ -155,12 +163,52 @@ class Run:
         if done:
             self.reporter.say(f"{subject.name}: {done} pieces are there already")
         try:
-            for task, outcome in self.engine.run(subject, tasks):
-                owners = [next(job for job in jobs if job.probe == probe) for probe in task.probes]
-                self._keep(task, outcome, owners)
-                self.reporter.advance()
+            self._do(Here(), [task for task in tasks if task.piece.first], jobs, subject)
+            given = {job.probe: self._given(job) for job in jobs if not job.refused}
+            rest = [
+                replace(task, given=given[task.probes[0]])
+                for task in tasks
+                if task.probes[0] in given and not task.piece.first
+            ]
+            self._do(self.engine, rest, jobs, subject)
         finally:
             self.reporter.end()
+
+    def _do(
+        self, engine: Engine, tasks: Sequence[Task], jobs: Sequence[Job], subject: Subject
+    ) -> None:
+        if not tasks:
+            return
+        for task, outcome in engine.run(subject, tasks):
+            owners = [next(job for job in jobs if job.probe == probe) for probe in task.probes]
+            if outcome.refused:
+                for job in owners:
+                    job.refused = outcome.refused
+            else:
+                self._keep(task, outcome, owners)
+            self.reporter.advance()
+
+    def _given(self, job: Job) -> Partial | None:
+        """What the first piece of a probe gave, if it has one."""
+        first = next((piece for piece in job.pieces if piece.first), None)
+        found = None if first is None else read_piece(job.path(first), job.key)
+        return None if found is None else found.partial
+
+    def _foresee(self, jobs: Sequence[Job], subject: Subject) -> None:
+        """Say how long it will take where a probe can tell."""
+        for job in jobs:
+            if len(job.missing) > 1 and isinstance(job.probe, Foreseeing):
+                workers = max(1, getattr(self.engine, "jobs", 1))
+                try:
+                    total = job.probe.seconds(subject) * len(job.missing) / workers
+                except NotApplicable as reason:
+                    job.refused = str(reason)
+                    continue
+                if total > _WORTH_SAYING:
+                    self.reporter.say(
+                        f"{subject.name}: {name_of(job.probe)} will take about {spoken(total)}: "
+                        f"{len(job.missing)} pieces"
+                    )
 
     def _keep(self, task: Task, outcome: Outcome, owners: Sequence[Job]) -> None:
         for job, finished in zip(owners, outcome.finished, strict=True):

@@ -39,8 +39,10 @@ class SubjectSpecification:
     interpolation: str | None = None
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
-    augmentation: Augmentation = field(default_factory=Augmentation)
-    weight_decay: float = 0.0
+    augmentation: Augmentation | None = None
+    """Of training images; as in the training of the weights if None, where that is known."""
+    weight_decay: float | None = None
+    """The same for weight decay; 0 where nobody knows."""
     folder: str = field(default_factory=os.getcwd, compare=False)
     """Where relative paths begin."""
 

@@ -22,6 +22,7 @@ from retinoscope.anatomy.replay import replay
 from retinoscope.core.errors import WrongInput
 from retinoscope.core.preprocessing import Preprocessing
 from retinoscope.core.subject import Split, Subject
+from retinoscope.data.augment import Augmentation
 from retinoscope.data.classes import map_classes
 from retinoscope.data.load import load_data
 from retinoscope.data.source import Source, configured_root
@@ -34,6 +35,7 @@ from retinoscope.models.load import LoadedModel, load_model
 from retinoscope.models.normalise import Normalise, PixelModel
 from retinoscope.models.preprocessing import from_timm
 from retinoscope.run.specification import Precision, SubjectSpecification
+from retinoscope.train.recipe import recorded_recipe
 
 _CHECKPOINTS = (".safetensors", ".pth", ".pt")
 
@@ -129,7 +131,8 @@ def _live(model: nn.Module, name: str, specification: SubjectSpecification) -> L
     return LoadedModel(name, model, called, image, from_timm(model, image))
 
 
-def _assemble(specification: SubjectSpecification, loaded: LoadedModel, data: Any) -> Subject:
+def _assemble(asked: SubjectSpecification, loaded: LoadedModel, data: Any) -> Subject:
+    specification = _as_trained(asked, loaded.history)
     preprocessing = _preprocessing(specification, loaded)
     channels = loaded.image[0]
     like = next(loaded.model.parameters(), torch.empty(0))
@@ -166,13 +169,26 @@ def _assemble(specification: SubjectSpecification, loaded: LoadedModel, data: An
         weights=loaded.weights,
         state=state,
         fingerprint=hashlib.sha256(json.dumps(plain).encode()).hexdigest(),
-        weight_decay=specification.weight_decay,
+        weight_decay=specification.weight_decay or 0.0,
         seed=specification.seed,
         batch=specification.batch,
         workers=specification.workers,
         protocol=_protocol(specification, loaded, like),
-        specification=specification,
+        specification=asked,
         history=loaded.history,
+    )
+
+
+def _as_trained(specification: SubjectSpecification, history: Path | None) -> SubjectSpecification:
+    """What the user has left open about the loss, as in the training of the weights."""
+    recipe = None if history is None else recorded_recipe(history)
+    if recipe is None:
+        return specification
+    given = specification.augmentation, specification.weight_decay
+    return replace(
+        specification,
+        augmentation=recipe.augmentation if given[0] is None else given[0],
+        weight_decay=recipe.weight_decay if given[1] is None else given[1],
     )
 
 
@@ -213,7 +229,8 @@ def _splits(
         )  # fmt: skip
         splits[name, False] = split
         if name == "train":
-            splits[name, True] = split.augmented(specification.augmentation, specification.seed)
+            augmentation = specification.augmentation or Augmentation()
+            splits[name, True] = split.augmented(augmentation, specification.seed)
     return splits
 
 
@@ -244,7 +261,7 @@ def _protocol(
         "precision": str(like.dtype).removeprefix("torch."),
         "device": like.device.type,
         "seed": specification.seed,
-        "weight decay": specification.weight_decay,
+        "weight decay": specification.weight_decay or 0.0,
         "batch": specification.batch,
         "versions": {
             "retinoscope": __version__,

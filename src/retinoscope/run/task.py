@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from retinoscope.core.errors import RetinoscopeError
+from retinoscope.core.errors import NotApplicable, RetinoscopeError
 from retinoscope.core.probe import Partial, Piece, Probe, Watcher
 from retinoscope.core.subject import Batch, SetAside, Split, Subject
 from retinoscope.core.unit import Unit
@@ -31,6 +31,8 @@ class Task:
     probes: tuple[Probe | Watcher, ...]
     """One probe, or any number of watchers that need the same images."""
     piece: Piece
+    given: Partial | None = None
+    """What the probe's first piece gave."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,8 @@ class Outcome:
 
     finished: tuple[Finished, ...]
     notices: tuple[str, ...] = ()
+    refused: str = ""
+    """Why the probe is not applicable after all, where only measuring shows it."""
 
 
 def shards(split: Split) -> list[Piece]:
@@ -60,14 +64,17 @@ def perform(task: Task, subject: Subject) -> Outcome:
     aside: list[SetAside] = []
     notices: list[str] = []
     watched = {which: _Recorded(split, aside) for which, split in subject.splits.items()}
-    recorded = replace(subject, splits=watched)
+    recorded = replace(subject, splits=watched, given=task.given, say=notices.append)
     watchers = [probe for probe in task.probes if isinstance(probe, Watcher)]
     if watchers:
         partials = _shared_pass(watchers, task.piece, recorded, notices)
     else:
         (probe,) = task.probes
         assert isinstance(probe, Probe)  # a task holds one probe or watchers only
-        partials = [probe.measure(recorded, task.piece)]
+        try:
+            partials = [probe.measure(recorded, task.piece)]
+        except NotApplicable as reason:
+            return Outcome((), tuple(dict.fromkeys(notices)), str(reason))
     lost = tuple(dict.fromkeys(aside))
     finished = tuple(Finished(partial, lost) for partial in partials)
     return Outcome(finished, tuple(dict.fromkeys(notices)))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, Literal
 
 from retinoscope.core.errors import did_you_mean
+from retinoscope.core.history import MARK
 from retinoscope.core.settings import WrongSetting, check, fitted, make, setting
 from retinoscope.data.augment import Augmentation
 
@@ -116,6 +119,15 @@ class Recipe:
         """What :meth:`to_plain` wrote; what it did not know yet is as by default."""
         images = make(Augmentation, plain.get("augmentation", {}), "augmentation")
         return make(cls, dict(plain) | {"augmentation": images}, "recipe")
+
+
+def recorded_recipe(folder: Path) -> Recipe | None:
+    """The recipe of a training by its folder; None where it cannot be read."""
+    try:
+        plain = json.loads((folder / MARK).read_text("utf-8"))["recipe"]
+        return Recipe.from_plain(plain)
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def changed(recipe: Recipe, settings: Mapping[str, Any], called: str = "recipe") -> Recipe:
