@@ -1,0 +1,1 @@
+"""The loss as a function of the weights: which parameters, which directions, which curvature."""

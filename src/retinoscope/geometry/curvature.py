@@ -1,0 +1,201 @@
+"""The Hessian of a loss on one mini-batch, as products with vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from retinoscope.core.errors import NotApplicable, RetinoscopeError
+from retinoscope.core.subject import Batch, Subject
+from retinoscope.geometry.differentiable import check_twice, explained, twice_differentiable
+from retinoscope.models.device import out_of_memory
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Learned:
+    """The parameters of a network that a loss depends on, and those that it does not."""
+
+    names: tuple[str, ...]
+    tensors: tuple[nn.Parameter, ...]
+    left_out: tuple[str, ...]
+    """Those that ask for no gradient or get none."""
+
+    @property
+    def size(self) -> int:
+        """How many numbers they are."""
+        return sum(tensor.numel() for tensor in self.tensors)
+
+
+class Curvature:
+    """The Hessian of a network's mean loss over a mini-batch; weight decay is not part of it.
+
+    The graph of the gradient is built once and kept, so that a product costs one pass backwards
+    through it. Where memory does not suffice, the mini-batch goes through in parts whose graphs
+    are built anew for each product.
+    """
+
+    def __init__(self, subject: Subject, batch: Batch) -> None:
+        self._subject, self._batch = subject, batch
+        self._parts = 1
+        self.images = len(batch.images)
+        self.loss = 0.0
+        """The mean loss of the mini-batch."""
+        named = dict(subject.backbone.named_parameters())
+        asked = {name: tensor for name, tensor in named.items() if tensor.requires_grad}
+        _check(subject, asked)
+        self._tensors = tuple(asked.values())
+        self._gradients: Sequence[Tensor | None] | None = None
+        gradients = self._attempt(self._build)
+        used = [name for name, g in zip(asked, gradients, strict=True) if g is not None]
+        self.learned = Learned(
+            tuple(used),
+            tuple(asked[name] for name in used),
+            tuple(name for name in named if name not in used),
+        )
+        self._tensors = self.learned.tensors
+        kept: Sequence[Tensor | None] | None = self._gradients
+        self._gradients = None if kept is None else [g for g in kept if g is not None]
+        self.gradient = torch.cat([g.detach().flatten() for g in gradients if g is not None])
+
+    @property
+    def like(self) -> Tensor:
+        """A vector such as products take."""
+        return self.gradient
+
+    def product(self, vector: Tensor, places: Sequence[int] | None = None) -> Tensor:
+        """The Hessian times a vector (n,).
+
+        Args:
+            vector: As long as the parameters have numbers.
+            places: Of the parameters whose block of the Hessian is meant; all if not given.
+        """
+        chosen = range(len(self._tensors)) if places is None else places
+        tensors = [self._tensors[place] for place in chosen]
+        parts = vector.split([tensor.numel() for tensor in tensors])
+        shaped = [part.view_as(tensor) for part, tensor in zip(parts, tensors, strict=True)]
+        found = self._attempt(lambda: self._multiply(shaped, tensors, chosen))
+        if not found.isfinite().all():
+            raise RetinoscopeError(
+                f"The loss of {self._subject.name} on the mini-batch of image "
+                f"{self._batch.indices[0]} is finite, but its curvature is not: a step of the "
+                "network has no second derivative at these weights, such as a root at 0."
+            )
+        return found
+
+    def _multiply(
+        self, vectors: Sequence[Tensor], tensors: Sequence[Tensor], chosen: Sequence[int]
+    ) -> Tensor:
+        total = vectors[0].new_zeros(sum(vector.numel() for vector in vectors))
+        for gradients in self._graphs():
+            pairs = [
+                (gradients[place], vector)
+                for place, vector in zip(chosen, vectors, strict=True)
+                if gradients[place].requires_grad  # else it is constant: a linear loss
+            ]
+            if not pairs:
+                continue
+            outputs, weights = zip(*pairs, strict=True)
+            with explained():
+                found = torch.autograd.grad(
+                    outputs, tensors, weights, retain_graph=self._parts == 1,
+                    allow_unused=True, materialize_grads=True,
+                )  # fmt: skip
+            total += torch.cat([part.detach().flatten() for part in found])
+        return total
+
+    def _graphs(self) -> Iterator[Sequence[Tensor]]:
+        """The gradients of each part, with their graphs."""
+        if self._gradients is not None:
+            yield [g for g in self._gradients if g is not None]
+            return
+        for part in range(self._parts):
+            yield [g for g in self._differentiate(part) if g is not None]
+
+    def _build(self) -> list[Tensor | None]:
+        """The gradient; its graph is kept where one part is all."""
+        self.loss = 0.0
+        if self._parts == 1:
+            self._gradients = self._differentiate(0, count=True)
+            return list(self._gradients)
+        sums: list[Tensor | None] = [None] * len(self._tensors)
+        for part in range(self._parts):
+            for place, found in enumerate(self._differentiate(part, count=True)):
+                if found is not None:
+                    before = sums[place]
+                    sums[place] = found.detach() + (0 if before is None else before)
+        return sums
+
+    def _differentiate(self, part: int, count: bool = False) -> Sequence[Tensor | None]:
+        with twice_differentiable():
+            loss = self._loss(part)
+            if not loss.requires_grad:
+                raise NotApplicable("needs parameters that the loss depends on; all are frozen")
+            found = torch.autograd.grad(loss, self._tensors, create_graph=True, allow_unused=True)
+        if count:
+            self.loss += loss.item()
+            check_twice(found)
+        return found
+
+    def _loss(self, part: int) -> Tensor:
+        """The share of a part of the mini-batch in its mean loss."""
+        ends = [len(self._batch.images) * end // self._parts for end in (part, part + 1)]
+        rows = slice(*ends)
+        images = self._batch.images[rows]
+        labels, targets = self._batch.labels, self._batch.targets
+        piece = Batch(
+            images, self._batch.indices[rows], None if labels is None else labels[rows],
+            None if targets is None else targets[rows],
+        )  # fmt: skip
+        logits = self._subject.model(self._subject.to_device(images))
+        loss = self._subject.loss(logits, piece) * (len(images) / len(self._batch.images))
+        if not torch.isfinite(loss):
+            raise RetinoscopeError(
+                f"The loss of {self._subject.name} at its own weights is {loss.item()} on the "
+                f"mini-batch of image {self._batch.indices[0]}; it has no curvature. Are the "
+                "weights whole, and do they fit --mean, --std and --precision?"
+            )
+        return loss
+
+    def _attempt(self, work: Callable[[], T]) -> T:
+        """The work; in twice as many parts as often as memory demands."""
+        while True:
+            try:
+                return work()
+            except (torch.OutOfMemoryError, RuntimeError) as error:
+                images = len(self._batch.images)
+                if not out_of_memory(error) or self._parts >= images:
+                    raise
+                self._parts = min(images, 2 * self._parts)
+                self._gradients = None
+                self._subject.say(
+                    f"out of memory: a mini-batch of {images} goes through in {self._parts} parts"
+                )
+
+
+def joined(batches: Sequence[Batch]) -> Batch:
+    """Several batches as one."""
+    labels = [b.labels for b in batches if b.labels is not None]
+    targets = [b.targets for b in batches if b.targets is not None]
+    return Batch(
+        torch.cat([b.images for b in batches]),
+        tuple(index for b in batches for index in b.indices),
+        torch.cat(labels) if labels else None,
+        torch.cat(targets) if targets else None,
+    )
+
+
+def _check(subject: Subject, asked: dict[str, nn.Parameter]) -> None:
+    if not asked:
+        raise NotApplicable("needs parameters that ask for a gradient; all are frozen")
+    low = {str(t.dtype) for t in asked.values() if t.dtype in (torch.bfloat16, torch.float16)}
+    if low:
+        raise NotApplicable(
+            f"needs float32 or float64; {subject.name} is in {', '.join(sorted(low))}, in which a "
+            "product is off by several per cent"
+        )

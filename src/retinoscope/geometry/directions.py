@@ -1,0 +1,97 @@
+"""Directions in the space of weights along which a loss is looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from retinoscope.core.errors import WeightsMismatch
+from retinoscope.core.subject import Subject
+from retinoscope.geometry.moving import Direction
+
+Scale = Literal["filter", "paper", "none"]
+_TINY = 1e-10
+
+
+def movable(subject: Subject) -> dict[str, Tensor]:
+    """The weights of linear maps by name: what random directions move.
+
+    Norms, biases, layer scales, tokens and tables of positions stay (Li et al., 2018), and so do
+    tensors with a single number per output. What is what is read from the graph, not from names.
+    """
+    maps = {id(tensor) for tensor in subject.replay.multiplied()}
+    return {
+        name: tensor
+        for name, tensor in subject.backbone.named_parameters()
+        if id(tensor) in maps and tensor.ndim > 1 and tensor[0].numel() > 1
+    }
+
+
+def random_direction(weights: Mapping[str, Tensor], scale: Scale, seed: int) -> dict[str, Tensor]:
+    """A Gaussian direction, the same on every device, brought to the scale of the weights."""
+    draws = torch.Generator().manual_seed(seed)
+    return {
+        name: scaled(torch.randn(weight.shape, generator=draws), weight.detach(), scale)
+        for name, weight in weights.items()
+    }
+
+
+def scaled(direction: Tensor, weight: Tensor, scale: Scale) -> Tensor:
+    """A direction brought to the scale of a weight (O, …).
+
+    Args:
+        direction: Of the same shape.
+        weight: Its first dimension counts filters: what one output is computed with.
+        scale: ``filter`` gives each filter the norm of the weight's (Li et al., 2018); ``paper``
+            does so across the filters, for each of the other indices, as the code of Park & Kim
+            does; ``none`` leaves it as drawn.
+
+    Example:
+        >>> weight = torch.tensor([[3.0, 4.0], [0.0, 0.0]])
+        >>> scaled(torch.ones(2, 2), weight, "filter").norm(dim=1).tolist()
+        [5.0, 0.0]
+    """
+    if scale == "none":
+        return direction.to(weight)
+    dimensions = tuple(range(1, weight.ndim)) if scale == "filter" else (0,)
+    wanted, own = (
+        torch.linalg.vector_norm(tensor.cpu().double(), dim=dimensions, keepdim=True)
+        for tensor in (weight, direction)
+    )
+    return (direction.cpu().double() * (wanted / own.clamp_min(_TINY))).to(weight)
+
+
+def towards(subject: Subject, other: Subject) -> dict[str, Tensor]:
+    """The way from a subject's parameters and statistics to those of another."""
+    own, theirs = subject.backbone.state_dict(), other.backbone.state_dict()
+    unlike = [n for n in {**own, **theirs} if n not in own or n not in theirs]
+    unlike += [n for n in own.keys() & theirs.keys() if own[n].shape != theirs[n].shape]
+    if unlike:
+        listed = ", ".join(sorted(unlike)[:5]) + ", …" * (len(unlike) > 5)
+        raise WeightsMismatch(
+            f"There is no way from {subject.name} to {other.name}: they are of other architecture. "
+            f"{len(unlike)} tensors are in one of them only, or of another shape: {listed}. Name "
+            "other weights of the same model, such as a snapshot of its training."
+        )
+    return {
+        name: theirs[name].to(tensor) - tensor
+        for name, tensor in own.items()
+        if tensor.is_floating_point()
+    }
+
+
+def shaped(subject: Subject, names: Sequence[str], vectors: np.ndarray) -> list[Direction]:
+    """Flat vectors (D, n) as directions: tensors by the names of the parameters they belong to."""
+    named = dict(subject.backbone.named_parameters())
+    tensors = [named[name] for name in names]
+    directions: list[Direction] = []
+    for flat in torch.from_numpy(vectors):
+        parts = flat.split([tensor.numel() for tensor in tensors])
+        directions.append(
+            {n: part.view_as(t) for n, t, part in zip(names, tensors, parts, strict=True)}
+        )
+    return directions

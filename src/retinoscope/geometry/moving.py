@@ -1,0 +1,74 @@
+"""A network whose weights move along directions, and come back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+
+import numpy as np
+import torch
+from torch import Tensor
+
+Direction = Mapping[str, Tensor]
+"""By the names of the tensors that move; the others stay."""
+
+
+class Moving:
+    """Tensors that move from where they are along directions, within a ``with`` block.
+
+    Behind it they are as before, bit for bit, also after an error.
+    """
+
+    def __init__(self, tensors: Mapping[str, Tensor], directions: Sequence[Direction]) -> None:
+        moved = dict.fromkeys(name for direction in directions for name in direction)
+        self._tensors = {name: tensors[name] for name in moved}
+        self._directions = [dict(direction) for direction in directions]
+        self._base = {name: tensor.detach().clone() for name, tensor in self._tensors.items()}
+
+    def __enter__(self) -> Moving:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.to(*[0.0] * len(self._directions))
+
+    @torch.no_grad()
+    def to(self, *coordinates: float) -> None:
+        """Put the tensors at their base plus each direction times its coordinate."""
+        for name, tensor in self._tensors.items():
+            tensor.copy_(self._base[name])
+            for along, direction in zip(coordinates, self._directions, strict=True):
+                # Nothing is added where nothing moves: 0 · ∞ is no number, and −0 + 0 is not −0.
+                if along != 0 and name in direction:
+                    tensor.add_(direction[name].to(tensor), alpha=along)
+
+
+def squares(tensors: Mapping[str, Tensor], directions: Sequence[Direction]) -> np.ndarray:
+    """Inner products of each tensor and its directions, float64 (T, 1 + D, 1 + D).
+
+    From these follows the norm of every tensor at any place.
+    """
+    found = np.zeros((len(tensors), 1 + len(directions), 1 + len(directions)))
+    for place, (name, tensor) in enumerate(tensors.items()):
+        zero = torch.zeros_like(tensor)
+        parts = [tensor, *(direction.get(name, zero).to(tensor) for direction in directions)]
+        flat = torch.stack([part.detach().flatten().cpu().double() for part in parts])
+        found[place] = (flat @ flat.T).numpy()
+    return found
+
+
+def squared_norms(products: np.ndarray, *coordinates: float) -> np.ndarray:
+    """The squared norm of each tensor at a place, (T,), from :func:`squares`.
+
+    Example:
+        >>> import torch
+        >>> w, d = {"a": torch.tensor([3.0, 0.0])}, {"a": torch.tensor([0.0, 2.0])}
+        >>> squared_norms(squares(w, [d]), 2.0).tolist()
+        [25.0]
+    """
+    place = np.array([1.0, *coordinates])
+    return np.maximum(np.einsum("tij,i,j->t", products, place, place), 0.0)

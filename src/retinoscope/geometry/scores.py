@@ -1,0 +1,79 @@
+"""How well a network does on some images, whatever its weights are at the moment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from retinoscope.core.errors import NotApplicable
+from retinoscope.core.subject import Batch, Subject
+from retinoscope.models.device import out_of_memory
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Means over images."""
+
+    nll: float
+    """Negative log-likelihood in nats; infinite or NaN where that of an image is."""
+    accuracy: float
+    images: int
+
+
+def scored(subject: Subject, batches: Iterable[Batch]) -> Scores:
+    """Loss and accuracy of a subject's model as it is now; targets may be soft.
+
+    By log-softmax in double precision: no logit is too large for it.
+    """
+    lost, hits = [np.empty(0)], [np.empty(0)]
+    with torch.inference_mode():
+        for batch in batches:
+            for logits, part in _answers(subject, batch):
+                one, other = _each(logits, part)
+                lost.append(one)
+                hits.append(other)
+    nll, right = np.concatenate(lost), np.concatenate(hits)
+    if not len(nll):
+        return Scores(float("nan"), float("nan"), 0)
+    with np.errstate(invalid="ignore"):  # +∞ and −∞ have no mean
+        return Scores(float(nll.mean()), float(right.mean()), len(nll))
+
+
+def _answers(subject: Subject, batch: Batch) -> Iterator[tuple[Tensor, Batch]]:
+    """The logits of a batch; in halves as often as memory demands."""
+    parts = [batch] if len(batch.images) else []
+    while parts:
+        part = parts.pop(0)
+        images = len(part.images)
+        try:
+            yield subject.model(subject.to_device(part.images)).cpu().double(), part
+        except (torch.OutOfMemoryError, RuntimeError) as error:
+            if not out_of_memory(error) or images == 1:
+                raise
+            half = images // 2
+            subject.say(f"out of memory: batch halved from {images} to {half} images")
+            parts[:0] = [_rows(part, slice(half)), _rows(part, slice(half, None))]
+
+
+def _rows(batch: Batch, rows: slice) -> Batch:
+    return replace(
+        batch,
+        images=batch.images[rows],
+        indices=batch.indices[rows],
+        labels=None if batch.labels is None else batch.labels[rows],
+        targets=None if batch.targets is None else batch.targets[rows],
+    )
+
+
+def _each(logits: Tensor, batch: Batch) -> tuple[np.ndarray, np.ndarray]:
+    """Each image's negative log-likelihood, and whether its label is the likeliest answer."""
+    if batch.labels is None:
+        raise NotApplicable("needs labels; these images have none")
+    target = batch.labels if batch.targets is None else batch.targets.double()
+    lost = cross_entropy(logits, target, reduction="none")
+    return lost.numpy(), (logits.argmax(1) == batch.labels).double().numpy()
