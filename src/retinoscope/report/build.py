@@ -25,8 +25,9 @@ from retinoscope.core.result import Result
 from retinoscope.plots.bands import BANDS
 from retinoscope.report.anatomy_picture import anatomy_picture
 from retinoscope.report.collect import Examined, Measured, collect
-from retinoscope.report.figures import Figure, common_range, figures
-from retinoscope.report.words import by_kind, protocol_in_brief, protocol_lines
+from retinoscope.report.figures import Figure, figures, side_by_side
+from retinoscope.report.map_chart import MapChart
+from retinoscope.report.words import protocol_in_brief, protocol_lines, sentences
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,8 @@ class Panel:
     """Its protocol in one line; empty if all charts of the row have the same."""
     figure: Figure
     svg: Markup
+    surface: Markup
+    """A map in three dimensions; empty for other charts."""
     csv: str
     svg_file: str
     stem: str
@@ -51,6 +54,8 @@ class Row:
     panels: Sequence[Panel]
     brief: str
     """The protocol that all of them share; empty if they differ."""
+    note: str
+    """What to mind in comparing them; empty if their axes are the same."""
 
 
 @dataclass(frozen=True)
@@ -180,7 +185,8 @@ def _sections(examined: Sequence[Examined]) -> list[Section]:
 def _section(anchor: str, name: str, members: Sequence[tuple[Examined, Measured]]) -> Section:
     results = [(subject.name, measured.result) for subject, measured in members]
     drawn = [(subject, result, figures(result)) for subject, result in results]
-    fields = dict.fromkeys(figure.field for _, _, made in drawn for figure in made)
+    there = {figure.field for _, _, made in drawn for figure in made}
+    fields = [field for field in results[0][1].described() if field in there]
     first = results[0][1].protocol
     return Section(
         anchor, name, first.get("question", ""), first.get("reading", ""),
@@ -188,7 +194,7 @@ def _section(anchor: str, name: str, members: Sequence[tuple[Examined, Measured]
             _row([(s, r, figure) for s, r, made in drawn for figure in made if figure.field == f])
             for f in fields
         ],
-        [(subject, by_kind(result)) for subject, result in results],
+        [(subject, sentences(result)) for subject, result in results],
         [(subject, protocol_lines(result.protocol)) for subject, result in results],
         [
             (subject, f"{name}-{place}.json", _address("application/json", as_json(result)))
@@ -198,21 +204,22 @@ def _section(anchor: str, name: str, members: Sequence[tuple[Examined, Measured]
 
 
 def _row(members: Sequence[tuple[str, Result, Figure]]) -> Row:
-    shared = common_range([figure.chart for _, _, figure in members])
-    briefs = [protocol_in_brief(result, figure.chart.shaded) for _, result, figure in members]
+    charts, note = side_by_side([figure.chart for _, _, figure in members])
+    briefs = [protocol_in_brief(result, figure.chart.errors) for _, result, figure in members]
     same = len(set(briefs)) == 1
     panels = []
-    for place, (subject, result, figure) in enumerate(members):
-        svg = replace(figure.chart, y_range=shared).svg()
+    for place, ((subject, result, figure), chart) in enumerate(zip(members, charts, strict=True)):
+        svg = chart.svg()
         panels.append(
             Panel(
                 subject, "" if same else briefs[place], figure, svg,
+                chart.surface() if isinstance(chart, MapChart) else Markup(""),
                 _address("text/csv", _csv(figure)),
                 _address("image/svg+xml", str(svg)),
                 f"{result.probe}-{figure.field}-{place}",
             )
         )  # fmt: skip
-    return Row(members[0][2].title, panels, briefs[0] if same else "")
+    return Row(members[0][2].title, panels, briefs[0] if same else "", note)
 
 
 def as_json(result: Result) -> str:
@@ -259,7 +266,7 @@ def _table(subject: Examined) -> list[dict[str, Any]]:
         rows.append({
             "subject": subject.name, "probe": result.probe, "status": "measured",
             "images": str(getattr(result, "images", result.protocol.get("images", ""))),
-            "units": str(len(getattr(result, "units", ()))),
+            "units": str(len(getattr(result, "units", ())) or ""),
             "pieces": str(note.get("pieces", "")), "seconds": str(note.get("seconds", "")),
             "remarks": [
                 *(f"unit {unit} not measured: {why}" for unit, why in skipped),

@@ -8,10 +8,16 @@ from typing import Any
 import numpy as np
 
 from retinoscope.core.result import Result
+from retinoscope.report.findings import findings
 
 _NEVER = ("stem", "head")
 _LEARNED = ("tested on", "epochs", "recipe")
 """What only the protocol of a training has."""
+
+
+def sentences(result: Result) -> list[str]:
+    """All that is said of a result: what its probe finds worth saying, and of kinds of units."""
+    return [*findings(result), *by_kind(result)]
 
 
 def by_kind(result: Result) -> list[str]:
@@ -26,15 +32,15 @@ def by_kind(result: Result) -> list[str]:
     steps, changed = getattr(result, name), described[name].metadata["changes"]
     kinds, subsamples = np.array(getattr(result, "kinds", ())), getattr(result, "subsamples", ())
     counted = np.isfinite(steps) & ~np.array(subsamples, dtype=bool)
-    sentences = []
+    said = []
     for kind in dict.fromkeys(kinds.tolist()):
         own = steps[counted & (kinds == kind)]
         if own.size and kind not in _NEVER:
-            sentences.append(
+            said.append(
                 f"{(own < 0).sum()} of {own.size} {kind.replace('_', ' ')} units lower {changed} "
                 f"(median step {np.median(own):+.3g})".replace("-", "−")
             )
-    return sentences
+    return said
 
 
 def protocol_lines(protocol: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -66,21 +72,27 @@ def protocol_lines(protocol: Mapping[str, Any]) -> list[tuple[str, str]]:
     return lines
 
 
-def protocol_in_brief(result: Result, shaded: bool) -> str:
-    """One line for below a figure."""
+def protocol_in_brief(result: Result, errors: str) -> str:
+    """One line for below a figure; ``errors`` says how it shows standard errors, if it does."""
     protocol = result.protocol
     measured = getattr(result, "images", protocol.get("images"))
     aside = len(protocol.get("set aside", ()))
     lost = f" ({aside} more could not be read)" if aside else ""
     augmented = _plain(protocol.get("augmentation")) or "not augmented"
     settings = _plain(protocol.get("settings")) or _recipe(protocol) or "no settings"
-    errors = " Shaded: two standard errors over images." if shaded else ""
+    shown = f" {errors}: two standard errors over {_drawn(result)}." if errors else ""
     return (
         f"{measured} images{lost} of {protocol.get('data')} ({protocol.get('split')}), "
         f"{augmented}, {protocol.get('size')}, {protocol.get('precision')}, weight decay "
         f"{protocol.get('weight decay')}, batch {protocol.get('batch')}, seed "
-        f"{protocol.get('seed')}; {settings}.{errors}"
+        f"{protocol.get('seed')}; {settings}.{shown}"
     )
+
+
+def _drawn(result: Result) -> str:
+    """What a result was averaged over: mini-batches where any of its arrays counts them."""
+    named = {axis for f in result.described().values() for axis in f.metadata["axes"]}
+    return "mini-batches" if "mini-batch" in named else "images"
 
 
 def _recipe(protocol: Mapping[str, Any]) -> str:
