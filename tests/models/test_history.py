@@ -5,6 +5,7 @@ from safetensors.torch import save_file
 from retinoscope import load_model, load_subject
 from retinoscope.models.built_file import Construction, write_built
 from retinoscope.models.history import find_history
+from retinoscope.probes.hessian import Hessian
 from retinoscope.probes.variance import Variance
 from retinoscope.run.folder import RunFolder
 from retinoscope.run.key import key_of
@@ -58,8 +59,8 @@ def test_a_file_that_is_a_model_knows_it_too(tmp_path):
     assert load_model(str(file), pretrained=False).history is None
 
 
-def test_it_decides_nothing(trained, tmp_path):
-    """The same weights with and without a history: one fingerprint, one key."""
+def test_it_decides_the_loss_and_nothing_else(trained, tmp_path):
+    """The same weights with and without a history: one fingerprint, one key where none is asked."""
     file = trained / "snapshots" / "end.safetensors"
     (tmp_path / "alone").mkdir()
     copy = tmp_path / "alone" / "end.safetensors"
@@ -67,8 +68,10 @@ def test_it_decides_nothing(trained, tmp_path):
     one, two = (load_subject(TINY, "cues", images=20, weights=str(f)) for f in (file, copy))
     assert (one.history, two.history) == (trained, None)
     assert one.fingerprint == two.fingerprint
-    assert one.protocol == two.protocol
+    assert (one.weight_decay, two.weight_decay) == (0.05, 0.0)
+    assert one.protocol == two.protocol | {"weight decay": 0.05}
     assert key_of(Variance(), one) == key_of(Variance(), two)
+    assert key_of(Hessian(), one) != key_of(Hessian(), two)
     assert torch.equal(one.backbone.stem.weight, two.backbone.stem.weight)
 
 

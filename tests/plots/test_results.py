@@ -1,10 +1,13 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
+from report import test_figures_geometry as by_hand
 from retinoscope.core.errors import WrongInput
 from retinoscope.core.result import Result
-from retinoscope.plots import fourier, plot, variance
+from retinoscope.plots import declared, fourier, hessian, landscape, plot, trajectory, variance
 from retinoscope.plots.notebook import as_png
 from retinoscope.probes.fourier import Fourier
 from retinoscope.probes.variance import Variance
@@ -46,8 +49,6 @@ def test_draws_where_it_is_told(results):
 
 
 def test_a_result_without_a_figure_of_its_own_is_drawn_from_its_axes(results):
-    from retinoscope.plots import declared
-
     ax = declared.plot(results["fourier"])
     assert len(ax.lines) == len(results["fourier"].units)
     assert ax.get_ylabel() == "Δ log amplitude"
@@ -67,3 +68,71 @@ def test_results_draw_themselves_in_a_notebook(results):
     assert data["image/png"][:4] == b"\x89PNG"[:4] or data["image/png"].startswith("iVBOR")
     assert data["text/plain"].startswith("variance of")
     assert as_png(Result()) is None
+
+
+def test_eigenvalues_are_told_apart_at_zero():
+    result = by_hand.hessian()
+    ax = plot(result)
+    below, above = ax.lines[:2]
+    np.testing.assert_array_equal(below.get_xdata(), result.negative_at)
+    np.testing.assert_array_equal(above.get_ydata(), result.positive)
+    assert below.get_color() != above.get_color()
+    nothing = np.array([])
+    none = replace(result, positive=nothing, positive_at=nothing)
+    assert [line.get_label() for line in hessian.plot(none).lines[:1]] == ["negative"]
+    line = hessian.plot_spectrum(result).lines[0]
+    np.testing.assert_array_equal(line.get_ydata(), result.spectrum)
+
+
+def test_blocks_stand_in_their_order():
+    result = by_hand.hessian()
+    ax = hessian.plot_blocks(result)
+    assert [label.get_text() for label in ax.get_yticklabels()] == list(result.blocks)
+    widths = [bar.get_width() for bar in ax.patches]
+    np.testing.assert_array_equal(widths, result.block_sharpness)
+    assert ax.yaxis_inverted()
+
+
+@pytest.mark.parametrize("fill", [None, np.nan, 1.0])
+def test_a_landscape_is_a_map_a_surface_or_a_line(fill):
+    result = by_hand.landscape()
+    if fill is not None:
+        result = replace(result, nll=np.full_like(result.nll, fill))
+    ax = plot(result)
+    shown = ax.collections[0].get_array()
+    np.testing.assert_array_equal(
+        shown.filled(-1), np.where(np.isfinite(result.nll), result.nll, -1)
+    )
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("along d", "along e")
+    ax.figure.canvas.draw()
+    deep = landscape.plot_surface(result)
+    assert deep.get_zlabel() == "NLL (nats)"
+    deep.figure.canvas.draw()
+    line = plot(by_hand.landscape(rows=1)).lines[0]
+    np.testing.assert_array_equal(line.get_ydata(), by_hand.landscape(rows=1).profiles[0])
+
+
+def test_colours_do_not_reach_for_what_explodes():
+    result = by_hand.landscape()
+    result.nll[0, 0] = 1e12
+    assert plot(result).collections[0].norm.vmax < 50
+    assert declared.ends(by_hand.landscape().nll)[1] == by_hand.landscape().nll[0, 0]
+
+
+def test_a_map_that_a_result_declares_is_drawn_as_one():
+    ax = declared.plot(by_hand.landscape())
+    assert ax.get_title() == "Negative log-likelihood around the weights"
+    assert ax.get_ylabel() == "along e"
+    assert not ax.lines
+
+
+@pytest.mark.parametrize("count", [1, 6])
+def test_a_path_shows_every_snapshot_with_its_name(count):
+    result = by_hand.trajectory(count)
+    ax = trajectory.plot(result)
+    np.testing.assert_array_equal(
+        ax.collections[0].get_offsets(), np.stack([result.first, result.second], 1)
+    )
+    np.testing.assert_array_equal(ax.collections[0].get_array(), result.nll)
+    assert [text.get_text() for text in ax.texts] == list(result.snapshots)
+    ax.figure.canvas.draw()

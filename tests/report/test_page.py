@@ -131,3 +131,75 @@ def test_narrow_screens_and_paper(opened, measured):
     page.emulate_media(media="print")
     assert page.locator("nav").is_hidden()
     assert re.search("variance", page.locator("main").inner_text(), re.IGNORECASE)
+
+
+@pytest.fixture
+def geometry(tmp_path):
+    """A page with maps and surfaces of results that were made by hand."""
+    from report.test_figures_geometry import hessian, landscape, subject, trajectory
+    from retinoscope.report.build import render
+
+    path = tmp_path / "geometry.html"
+    results = hessian(), landscape(), trajectory()
+    path.write_text(render([subject(HOSTILE[1], *results), subject("two", *results)]))
+    return path.as_uri()
+
+
+def test_a_surface_turns_with_pointer_and_keys(browser, geometry):
+    page = browser.new_page(viewport={"width": 1200, "height": 900})
+    complaints = []
+    page.on("console", lambda message: complaints.append(message.text))
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.goto(geometry)
+
+    def picture():
+        page.evaluate("() => new Promise(requestAnimationFrame)")  # drawn once a frame
+        return canvas.evaluate("canvas => canvas.toDataURL()")
+
+    canvas = page.locator("canvas.surface").first
+    canvas.scroll_into_view_if_needed()
+    box = canvas.bounding_box()
+    first = picture()
+    page.mouse.move(box["x"] + 80, box["y"] + 80)
+    assert picture() == first  # only a drag turns it
+    page.mouse.down()
+    page.mouse.move(box["x"] + 160, box["y"] + 80, steps=3)
+    page.mouse.up()
+    turned = picture()
+    assert turned != first
+    page.mouse.move(box["x"] + 20, box["y"] + 20)
+    assert picture() == turned
+    canvas.focus()
+    page.keyboard.press("ArrowRight")
+    one = picture()
+    assert one != turned
+    page.keyboard.press("ArrowLeft")
+    page.keyboard.press("ArrowUp")
+    assert picture() not in (one, turned)
+    assert page.locator("canvas.surface").count() == 4
+    assert complaints == []
+    page.close()
+
+
+def test_pointing_at_a_map_tells_its_cell_also_on_narrow_screens(browser, geometry):
+    page = browser.new_page(viewport={"width": 400, "height": 800})
+    page.goto(geometry)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 400
+    chart = page.locator("svg.heat").first
+    for place in (60, 120):  # the centre, and the corner that is not finite
+        cell = chart.locator(".point").nth(place)
+        cell.hover()
+        assert page.locator("#tip").inner_text() == cell.get_attribute("data-label")
+    assert page.locator("#tip").inner_text().endswith("· not finite")
+    page.emulate_media(media="print")
+    assert page.locator("canvas.surface").first.is_visible()
+    page.close()
+
+
+def test_without_a_script_the_map_stands_alone(browser, geometry):
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(geometry)
+    assert page.locator("svg.heat").first.is_visible()
+    assert page.locator("canvas.surface").first.is_hidden()
+    context.close()

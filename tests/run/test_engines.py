@@ -11,6 +11,8 @@ import pytest
 
 from retinoscope.core.errors import RetinoscopeError, WrongInput
 from retinoscope.probes.fourier import Fourier
+from retinoscope.probes.hessian import Hessian
+from retinoscope.probes.landscape import Landscape
 from retinoscope.probes.variance import Variance
 from retinoscope.run.engines import choose_engine
 from retinoscope.run.engines.processes import InProcesses
@@ -22,7 +24,8 @@ PROBES = (Fourier(), Variance())
 
 
 def agree(one, other, tolerance):
-    for probe in ("fourier", "variance"):
+    assert list(one) == list(other)
+    for probe in one:
         for name, array in one[probe].arrays().items():
             np.testing.assert_allclose(
                 array, other[probe].arrays()[name], rtol=tolerance, atol=tolerance, err_msg=name
@@ -42,8 +45,13 @@ def test_any_batch_size_gives_the_same_numbers(tiny, tmp_path):
 
 
 def test_two_jobs_give_the_numbers_of_one(tiny, tmp_path):
-    one = Run(tmp_path / "1").measure_all(PROBES, tiny())
-    two = Run(tmp_path / "2", engine=InProcesses(2)).measure_all(PROBES, tiny())
+    probes = (
+        *PROBES,
+        Hessian(k=2, batch=4, batches=3),
+        Landscape(points=3, at_most=8, directions="eigenvectors"),
+    )
+    one = Run(tmp_path / "1").measure_all(probes, tiny())
+    two = Run(tmp_path / "2", engine=InProcesses(2)).measure_all(probes, tiny())
     agree(one, two, 1e-6)
 
 

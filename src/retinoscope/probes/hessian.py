@@ -1,0 +1,364 @@
+"""The curvature of the loss on mini-batches (Park & Kim, 2022, arXiv:2202.06709, figs 1c, 4).
+
+The paper's algorithm 1: of each mini-batch of training images, augmented as in training, the
+eigenvalues of largest magnitude of the Hessian of negative log-likelihood plus weight decay. Taken
+together, their negative share (NEP) says how far from convex the loss is, and the mean of the
+positive ones (APE) how sharp. The paper iterates powers as PyHessian does (Yao et al., 2020,
+arXiv:1912.07145); here each value comes with its residual, and the search ends by that.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from retinoscope.core.anatomy import Anatomy
+from retinoscope.core.coverage import covered
+from retinoscope.core.errors import NotApplicable, RetinoscopeError
+from retinoscope.core.probe import IMAGES, Images, Needs, Partial, Piece, labelled_images
+from retinoscope.core.result import Result, answer, axes
+from retinoscope.core.settings import check, setting
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from retinoscope.core.subject import Batch, Subject
+    from retinoscope.core.unit import Unit
+    from retinoscope.geometry.curvature import Curvature
+    from retinoscope.numerics.krylov import Lanczos
+
+_TYPICAL = 20
+"""Products that a mini-batch usually takes, for a forecast."""
+
+
+@answer
+class HessianResult(Result):
+    """``eigenvalues[b, i]``: the i-th of mini-batch b, of the loss with its weight decay.
+
+    ``residuals`` are ‖Hv − λv‖. NEP, APE and the densities are those of the k values of largest
+    magnitude of all mini-batches together; the densities below and above 0 integrate to ``nep`` and
+    1 − ``nep``. Where one end alone was asked for, these k are not known: there is neither NEP nor
+    APE, and the densities are those of the values found. ``spectrum`` is the density of *all*
+    eigenvalues, by Lanczos quadrature from ``nodes`` and their ``node_weights``. Blocks are the
+    parts of the Hessian that belong to the parameters of a unit, a stage or a kind alone. Traces
+    are without weight decay, which adds itself to each eigenvalue. Rows are filled up with NaN.
+    Intervals hold 95 % of bootstrap samples over mini-batches.
+    """
+
+    probe: ClassVar[str] = "hessian"
+    schema: ClassVar[int] = 1
+
+    units: tuple[str, ...]
+    kinds: tuple[str, ...]
+    stages: tuple[int | None, ...]
+    subsamples: tuple[bool, ...]
+    skipped: tuple[tuple[str, str], ...]
+    """Units that have no parameters of their own, and why."""
+    images: int
+    parameters: int
+    left_out: tuple[str, ...]
+    """Parameters that get no gradient."""
+    weight_decay: float
+    nll: float
+    products: int
+    """Hessian-vector products in all."""
+    unfinished: int
+    """Eigenvalues whose residual was still too large when the products ran out."""
+    nep: float | None
+    """Share of negative eigenvalues; None where one end alone was asked for."""
+    nep_interval: tuple[float, float] | None
+    ape: float | None
+    """Mean of the positive eigenvalues; None where there is none, or as for ``nep``."""
+    ape_interval: tuple[float, float] | None
+    trace: float
+    trace_error: float | None
+    blocks: tuple[str, ...]
+    block_parameters: tuple[int, ...]
+    eigenvalues: np.ndarray = axes("mini-batch", "place", unit="λ", figure=False)
+    residuals: np.ndarray = axes("mini-batch", "place", unit="‖Hv − λv‖", figure=False)
+    negative_at: np.ndarray = axes("eigenvalue", unit="λ", figure=False)
+    negative: np.ndarray = axes(
+        "eigenvalue", unit="density", x="negative_at",
+        title="Negative eigenvalues of mini-batches: the area is how far from convex",
+    )  # fmt: skip
+    positive_at: np.ndarray = axes("eigenvalue", unit="λ", figure=False)
+    positive: np.ndarray = axes(
+        "eigenvalue", unit="density", x="positive_at",
+        title="Positive eigenvalues of mini-batches: the further right, the sharper",
+    )  # fmt: skip
+    spectrum_at: np.ndarray = axes("eigenvalue", unit="λ", figure=False)
+    spectrum: np.ndarray = axes(
+        "eigenvalue", unit="log₁₀ density", x="spectrum_at",
+        title="Density of the whole spectrum, by Lanczos quadrature",
+    )  # fmt: skip
+    nodes: np.ndarray = axes("mini-batch", "node", unit="λ", figure=False)
+    node_weights: np.ndarray = axes("mini-batch", "node", unit="share", figure=False)
+    unit_trace: np.ndarray = axes(
+        "unit", unit="trace of the unit's block", error="unit_trace_error",
+        title="Curvature of the NLL in each unit's own parameters, by depth",
+    )  # fmt: skip
+    unit_trace_error: np.ndarray = axes("unit", unit="standard error", figure=False)
+    block_eigenvalues: np.ndarray = axes("block", "mini-batch", "place", unit="λ", figure=False)
+    block_sharpness: np.ndarray = axes(
+        "block", unit="largest |λ|, mean over mini-batches", rows="blocks",
+        error="block_sharpness_error", title="Which part of the network is sharp",
+    )  # fmt: skip
+    block_sharpness_error: np.ndarray = axes("block", unit="standard error", figure=False)
+    block_nep: np.ndarray = axes(
+        "block", unit="share of negative eigenvalues", rows="blocks",
+        title="Which part of the network is not convex",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Hessian:
+    """Eigenvalues of the Hessian on mini-batches, the density of the rest, and whose they are."""
+
+    result: ClassVar[type[Result]] = HessianResult
+    schema: ClassVar[int] = 1
+    question: ClassVar[str] = (
+        "Is the loss flat or sharp, convex or not, and which part makes it so?"
+    )
+    reading: ClassVar[str] = (
+        "Each mini-batch gives the eigenvalues of largest magnitude of its Hessian. The more of "
+        "them are negative, the further the loss is from convex; the larger the positive ones, the "
+        "sharper it is. Park & Kim (2022) find that ViTs are flat but not convex early in training "
+        "and that convolutions are sharp; they say that both can hurt. The density of the whole "
+        "spectrum shows what these few leave out: most eigenvalues are near 0. The trace of a "
+        "unit's block says where in the network the curvature lies."
+    )
+
+    k: int = setting(5, "Eigenvalues per mini-batch; of both ends, of each.")
+    batch: int = setting(16, "Images per mini-batch.")
+    batches: int = setting(16, "Mini-batches at most; 0 for all that the images give.")
+    images: Images = setting("augmented", IMAGES)
+    which: Literal["magnitude", "positive", "negative", "both"] = setting(
+        "magnitude", "The eigenvalues of largest magnitude, of one end, or of both ends."
+    )
+    blocks: Literal["none", "kind", "stage", "unit"] = setting(
+        "none", "The same for the parameters of each kind, stage or unit alone."
+    )
+    weight_decay: float | None = setting(
+        None, "Added to every eigenvalue; if not set, that of the training of the weights."
+    )
+    tolerance: float = setting(1e-3, "Residual, as a share of an eigenvalue, at which it is found.")
+    products: int = setting(200, "Hessian-vector products at most, per mini-batch and block.")
+    steps: int = setting(0, "Products at least, for a finer density of the whole spectrum.")
+    seed: int = setting(0, "Of which images form a mini-batch, and of where the search begins.")
+
+    def __post_init__(self) -> None:
+        check(self, "hessian")
+        broken = [
+            text
+            for text, holds in (
+                ("k is 1 or more", self.k >= 1),
+                ("batch is 2 or more: one image alone is no mini-batch", self.batch >= 2),
+                ("batches is 1 or more, or 0 for all", self.batches >= 0),
+                ("tolerance is above 0 and below 1", 0 < self.tolerance < 1),
+                ("products is larger than k", self.products > self.k),
+                ("steps is from 0 to products", 0 <= self.steps <= self.products),
+                ("weight_decay is 0 or more", (self.weight_decay or 0.0) >= 0),
+                ("seed is from 0 to 2³² − 1", 0 <= self.seed < 2**32),
+            )
+            if not holds
+        ]
+        if broken:
+            raise ValueError(f"{'; '.join(broken)}. Got {self}.")
+
+    @property
+    def needs(self) -> Needs:
+        """Labelled images: of the training split, unless those of the test split are asked for."""
+        return labelled_images(self.images)
+
+    def pieces(self, subject: Subject) -> Sequence[Piece]:
+        """One mini-batch each."""
+        there = len(subject.split(self.needs))
+        whole = there // self.batch
+        if not whole:
+            raise NotApplicable(
+                f"needs {self.batch} images for a mini-batch; there are {there}. Give more with "
+                "--images, or make it smaller with --hessian-batch"
+            )
+        count = min(self.batches or whole, whole)
+        return [Piece(f"{number:05d}", {"number": number}) for number in range(count)]
+
+    def seconds(self, subject: Subject) -> float:
+        """By one product on the first mini-batch."""
+        from retinoscope.geometry.blocks import owners
+        from retinoscope.geometry.curvature import Curvature
+
+        start = time.monotonic()
+        curvature = Curvature(subject, self._batch(subject, 0))
+        built = time.monotonic()
+        curvature.product(curvature.like)
+        product = time.monotonic() - built
+        searches = 1 + len(self._groups(owners(subject, curvature.learned)))
+        return built - start + searches * _TYPICAL * product
+
+    def measure(self, subject: Subject, piece: Piece) -> Partial:
+        """Eigenvalues, quadrature and traces of one mini-batch."""
+        import numpy as np
+
+        from retinoscope.geometry.blocks import owners, traces
+        from retinoscope.geometry.curvature import Curvature
+        from retinoscope.geometry.sample import seed_of
+
+        number = piece.what["number"]
+        curvature = Curvature(subject, self._batch(subject, number))
+        if self.k > curvature.learned.size:
+            raise NotApplicable(
+                f"needs more parameters than eigenvalues; {subject.name} has "
+                f"{curvature.learned.size} with a gradient, and k is {self.k}"
+            )
+        search = self._search(subject)
+        found = search(curvature.product, curvature.like, seed_of(self.seed, number, 0))
+        units = owners(subject, curvature.learned)
+        shares = traces(found.start, found.image, curvature.learned, units)
+        return {
+            "number": np.array(number),
+            "values": self._padded(found.values),
+            "residuals": self._padded(found.residuals),
+            "unfinished": np.array(int((~found.converged).sum())),
+            "products": np.array(found.products),
+            "decay": np.array(search.shift),
+            "nll": np.array(curvature.loss),
+            "images": np.array(curvature.images),
+            "parameters": np.array(curvature.learned.size),
+            "left_out": np.array(curvature.learned.left_out, dtype=np.str_),
+            "nodes": found.nodes,
+            "weights": found.weights,
+            "units": np.array(list(shares), dtype=np.str_),
+            "traces": np.array(list(shares.values())),
+            **self._blocks(subject, curvature, units, number),
+        }
+
+    def _batch(self, subject: Subject, number: int) -> Batch:
+        """A mini-batch of images in random order."""
+        from retinoscope.geometry.sample import shuffled
+
+        split = subject.split(self.needs)
+        order = shuffled(len(split), self.seed)
+        places = order[number * self.batch : (number + 1) * self.batch]
+        (batch,) = split.batches(places, self.batch, subject.workers)
+        if len(batch.images) < 2:
+            raise RetinoscopeError(
+                f"Mini-batch {number} has {len(batch.images)} images that can be read; the first "
+                f"reason: {batch.set_aside[0].reason}"
+            )
+        return batch
+
+    def _search(self, subject: Subject, limit: int | None = None) -> Lanczos:
+        from retinoscope.numerics.krylov import Lanczos
+
+        return Lanczos(
+            k=min(self.k, limit or self.k), which=self.which, tolerance=self.tolerance,
+            products=self.products, steps=self.steps, shift=self._decay(subject.weight_decay),
+        )  # fmt: skip
+
+    def _decay(self, of_training: float) -> float:
+        return of_training if self.weight_decay is None else self.weight_decay
+
+    def _padded(self, values: np.ndarray) -> np.ndarray:
+        """As long as every row must be."""
+        import numpy as np
+
+        row = np.full(self.k * (2 if self.which == "both" else 1), np.nan)
+        row[: len(values)] = values
+        return row
+
+    def _groups(self, units: Sequence[Unit]) -> dict[str, list[int]]:
+        """The places of the parameters of each block that is asked for."""
+        from retinoscope.geometry.blocks import blocks
+
+        return {} if self.blocks == "none" else blocks(units, self.blocks)
+
+    def _blocks(
+        self, subject: Subject, curvature: Curvature, units: Sequence[Unit], number: int
+    ) -> dict[str, Any]:
+        """The eigenvalues of the parts of the Hessian that belong to some parameters alone."""
+        import numpy as np
+
+        from retinoscope.geometry.sample import seed_of
+
+        groups = self._groups(units)
+        values, sizes, products, unfinished = [], [], 0, 0
+        for index, places in enumerate(groups.values()):
+            size = sum(curvature.learned.tensors[place].numel() for place in places)
+            found = self._search(subject, size)(
+                lambda vector, places=places: curvature.product(vector, places),
+                curvature.like[:size],
+                seed_of(self.seed, number, index + 1),
+            )
+            values.append(self._padded(found.values))
+            sizes.append(size)
+            products += found.products
+            unfinished += int((~found.converged).sum())
+        return {
+            "block_names": np.array(list(groups), dtype=np.str_),
+            "block_sizes": np.array(sizes, dtype=np.int64),
+            "block_values": np.array(values).reshape(len(groups), -1 if groups else 0),
+            "block_products": np.array(products),
+            "block_unfinished": np.array(unfinished),
+        }
+
+    def combine(self, anatomy: Anatomy, partials: Sequence[Partial]) -> HessianResult:
+        """Shares, means and densities over all mini-batches."""
+        import numpy as np
+
+        from retinoscope.numerics.eigenvalue_sample import (
+            largest,
+            mean_fields,
+            negative_share,
+            sample_densities,
+            sample_facts,
+            whole_density,
+        )
+        from retinoscope.numerics.ragged import padded
+
+        partials = sorted(partials, key=lambda partial: int(partial["number"]))
+        known = self.which in ("magnitude", "both")
+        decay = float(partials[0]["decay"])
+        images = np.array([int(p["images"]) for p in partials])
+        nodes = padded([p["nodes"] for p in partials]) + decay
+        weights = padded([p["weights"] for p in partials])
+        names = partials[0]["units"].tolist()
+        traces = np.stack([p["traces"] for p in partials])
+        values = np.stack([p["values"] for p in partials]) + decay
+        blocks = np.stack([p["block_values"] for p in partials], axis=1) + decay
+        return HessianResult(
+            **_coverage(anatomy, names),
+            images=int(images.sum()),
+            parameters=int(partials[0]["parameters"]),
+            left_out=tuple(partials[0]["left_out"].tolist()),
+            weight_decay=decay,
+            nll=float(np.average([float(p["nll"]) for p in partials], weights=images)),
+            products=sum(int(p["products"]) + int(p["block_products"]) for p in partials),
+            unfinished=sum(int(p["unfinished"]) + int(p["block_unfinished"]) for p in partials),
+            **sample_facts(largest(values, self.k), self.seed, known),
+            **sample_densities(largest(values, self.k)),
+            **whole_density(nodes, weights),
+            **mean_fields("trace", traces.sum(1)),
+            **mean_fields("unit_trace", _in_order(anatomy, names, traces)),
+            blocks=tuple(partials[0]["block_names"].tolist()),
+            block_parameters=tuple(partials[0]["block_sizes"].tolist()),
+            eigenvalues=values,
+            residuals=np.stack([p["residuals"] for p in partials]),
+            nodes=nodes,
+            node_weights=weights,
+            block_eigenvalues=blocks,
+            **mean_fields("block_sharpness", np.nanmax(np.abs(blocks), axis=2, initial=0).T),
+            block_nep=np.where(known, negative_share(largest(blocks, self.k)), np.nan),
+        )
+
+
+def _in_order(anatomy: Anatomy, names: Sequence[str], traces: np.ndarray) -> np.ndarray:
+    """The columns of traces in the order of the units."""
+    return traces[:, [names.index(unit.name) for unit in anatomy if unit.name in names]]
+
+
+def _coverage(anatomy: Anatomy, names: Sequence[str]) -> dict[str, Any]:
+    about = covered(anatomy, names)
+    without = [unit for unit in anatomy if unit.name not in names]
+    return about | {"skipped": tuple((u.name, "it has no parameters of its own") for u in without)}

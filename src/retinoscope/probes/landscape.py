@@ -1,0 +1,305 @@
+"""The loss around the weights (Li et al., 2018, arXiv:1712.09913; Park & Kim, arXiv:2202.06709).
+
+Weights are moved along one or two directions, and the loss of training images is taken at each
+place. Random directions are Gaussian, each filter with the norm of the network's own; or the way
+leads to another snapshot, or along the eigenvectors of the Hessian.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from retinoscope.core.anatomy import Anatomy
+from retinoscope.core.errors import NotApplicable, RetinoscopeError
+from retinoscope.core.probe import IMAGES, Images, Needs, Partial, Piece, labelled_images
+from retinoscope.core.result import Result, answer, axes
+from retinoscope.core.settings import check, setting
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from retinoscope.core.subject import Batch, Subject
+    from retinoscope.geometry.moving import Direction
+
+_CENTRE = "centre"
+
+
+@answer
+class LandscapeResult(Result):
+    """``nll[i, j]`` at ``w + x[j]·d + y[i]·e``; along one direction there is one row, ``y = [0]``.
+
+    ``loss`` is ``nll`` plus weight decay times ``l2``. What was not finite is NaN or infinite as it
+    came, and counted in ``not_finite``. ``profiles`` are the lines through the centre.
+    """
+
+    probe: ClassVar[str] = "landscape"
+    schema: ClassVar[int] = 1
+
+    images: int
+    directions: tuple[str, ...]
+    """What d and e are, in words."""
+    weight_decay: float
+    moved: int
+    """Parameters that the directions move."""
+    kept: tuple[str, ...]
+    """Tensors that stay as they are: norms, biases, position tables."""
+    centre_nll: float
+    centre_accuracy: float
+    not_finite: int
+    """Cells whose loss is no finite number."""
+    x: np.ndarray = axes("x", unit="along d", figure=False)
+    y: np.ndarray = axes("y", unit="along e", figure=False)
+    nll: np.ndarray = axes(
+        "y", "x", unit="NLL (nats)", x="x", y="y",
+        title="Negative log-likelihood around the weights",
+    )  # fmt: skip
+    l2: np.ndarray = axes("y", "x", unit="ℓ₂", x="x", y="y", figure=False)
+    loss: np.ndarray = axes(
+        "y", "x", unit="NLL + weight decay · ℓ₂", x="x", y="y",
+        title="The same with weight decay: what the optimiser sees",
+    )  # fmt: skip
+    accuracy: np.ndarray = axes("y", "x", unit="accuracy", x="x", y="y", figure=False)
+    distance: np.ndarray = axes("distance", unit="in units of the direction", figure=False)
+    profiles: np.ndarray = axes(
+        "direction", "distance", unit="NLL (nats)", x="distance", rows="directions",
+        title="Negative log-likelihood along each direction",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Landscape:
+    """The loss at places around the weights, along one or two directions."""
+
+    result: ClassVar[type[Result]] = LandscapeResult
+    schema: ClassVar[int] = 1
+    question: ClassVar[str] = "What does the loss look like around the weights?"
+    reading: ClassVar[str] = (
+        "The weights are in the middle. A wide, even bowl is flat and easily trained; steep walls, "
+        "ridges and further dips are not. Random directions have the norms of the network's own "
+        "filters, so that networks can be compared. Park & Kim (2022) plot the loss with its "
+        "weight decay, which makes most of the bowl; here both are shown apart."
+    )
+
+    points: int = setting(11, "Places along each direction; odd, so that the middle is one.")
+    reach: float = setting(1.0, "How far to either side, in units of the direction.")
+    dimensions: int = setting(2, "1 for a line, 2 for a plane.")
+    directions: Literal["random", "eigenvectors"] = setting(
+        "random", "Gaussian, or the eigenvectors of the Hessian with the largest eigenvalues."
+    )
+    towards: str = setting("", "A model or a file of weights that the first direction leads to.")
+    and_towards: str = setting("", "Another one, for the second direction.")
+    scale: Literal["filter", "paper", "none"] = setting(
+        "filter", "Of random directions: the norms of filters; as the paper's code; as drawn."
+    )
+    l2: Literal["half_squares", "paper"] = setting(
+        "half_squares", "½ Σ ‖w‖², or Σ ‖w‖ over tensors as in the paper's code."
+    )
+    images: Images = setting("augmented", IMAGES)
+    at_most: int = setting(64, "Images that the loss is taken over; 0 for all.")
+    weight_decay: float | None = setting(
+        None, "By which ℓ₂ counts; if not set, that of the training of the weights."
+    )
+    seed: int = setting(0, "Of random directions, and of which images are taken.")
+
+    def __post_init__(self) -> None:
+        check(self, "landscape")
+        broken = [
+            text
+            for text, holds in (
+                ("points is odd and 3 or more", self.points >= 3 and self.points % 2 == 1),
+                ("reach is above 0", 0 < self.reach < math.inf),
+                ("dimensions is 1 or 2", self.dimensions in (1, 2)),
+                ("at_most is 1 or more, or 0 for all", self.at_most >= 0),
+                ("and_towards wants towards and 2 dimensions",
+                 not self.and_towards or bool(self.towards and self.dimensions == 2)),
+                ("eigenvectors and towards are not asked for together",
+                 self.directions == "random" or not self.towards),
+                ("weight_decay is 0 or more", (self.weight_decay or 0.0) >= 0),
+                ("seed is from 0 to 2³² − 1", 0 <= self.seed < 2**32),
+            )
+            if not holds
+        ]  # fmt: skip
+        if broken:
+            raise ValueError(f"{'; '.join(broken)}. Got {self}.")
+
+    @property
+    def needs(self) -> Needs:
+        """Labelled images, and the models that directions lead to."""
+        others = tuple(name for name in (self.towards, self.and_towards) if name)
+        return replace(labelled_images(self.images), others=others)
+
+    @property
+    def places(self) -> np.ndarray:
+        """The places along a direction; 0 is one of them."""
+        import numpy as np
+
+        half = self.points // 2
+        return np.arange(-half, half + 1) * (self.reach / half)
+
+    def pieces(self, subject: Subject) -> Sequence[Piece]:
+        """The centre first; then the rows of a plane, or the points of a line."""
+        if not len(subject.split(self.needs)):
+            raise NotApplicable("needs labelled images of classes that the model knows")
+        kind = "row" if self.dimensions == 2 else "point"
+        return [
+            Piece(_CENTRE, first=True),
+            *(Piece(f"{kind}-{i:04d}", {"place": i}) for i in range(self.points)),
+        ]
+
+    def seconds(self, subject: Subject) -> float:
+        """By one batch."""
+        from retinoscope.geometry.scores import scored
+
+        places = self._images(subject)
+        batch = next(iter(self._batches(subject)))
+        scored(subject, [batch])
+        start = time.monotonic()
+        scored(subject, [batch])
+        each = (time.monotonic() - start) * len(places) / max(1, len(batch.images))
+        return each * (self.points if self.dimensions == 2 else 1)
+
+    def measure(self, subject: Subject, piece: Piece) -> Partial:
+        """The loss where the weights are, or along a row of places."""
+        import numpy as np
+
+        from retinoscope.geometry.moving import Moving, squared_norms, squares
+        from retinoscope.geometry.scores import scored
+
+        if piece.first:
+            return self._centre(subject)
+        given = subject.given or {}
+        directions, names = self._directions(subject, given)
+        tensors = dict(subject.backbone.named_parameters())
+        products = squares(tensors, directions)
+        batches = list(self._batches(subject))
+        rows = []
+        with Moving(subject.backbone.state_dict(), directions) as moving:
+            for at in self._row(piece.what["place"]):
+                if any(at):
+                    moving.to(*at)
+                    found = scored(subject, batches)
+                    nll, accuracy = found.nll, found.accuracy
+                else:  # known already, and by the untouched weights
+                    nll, accuracy = float(given["nll"]), float(given["accuracy"])
+                rows.append((nll, accuracy, self._norm(squared_norms(products, *at))))
+        nll, accuracy, norm = np.array(rows).T
+        still = [n for n in tensors if not any(n in d for d in directions)]
+        return {
+            "place": np.array(piece.what["place"]), "nll": nll, "accuracy": accuracy, "l2": norm,
+            "directions": np.array(names, dtype=np.str_),
+            "kept": np.array(still, dtype=np.str_),
+            "moved": np.array(sum(t.numel() for n, t in tensors.items() if n not in still)),
+        }  # fmt: skip
+
+    def _row(self, place: int) -> list[tuple[float, ...]]:
+        """The coordinates of a piece: along the first direction, at one place of the second."""
+        if self.dimensions == 1:
+            return [(float(self.places[place]),)]
+        return [(float(x), float(self.places[place])) for x in self.places]
+
+    def _norm(self, squared: np.ndarray) -> float:
+        import numpy as np
+
+        return float(squared.sum() / 2 if self.l2 == "half_squares" else np.sqrt(squared).sum())
+
+    def _centre(self, subject: Subject) -> dict[str, Any]:
+        """The loss of the untouched weights, and the eigenvectors there if they are asked for."""
+        import numpy as np
+
+        from retinoscope.geometry.scores import scored
+
+        batches = list(self._batches(subject))
+        found = scored(subject, batches)
+        if not math.isfinite(found.nll):
+            raise RetinoscopeError(
+                f"The loss of {subject.name} is {found.nll} at its own weights, over "
+                f"{found.images} images: there is nothing to look around. Are the weights whole, "
+                "and do they fit --mean, --std and --precision?"
+            )
+        decay = subject.weight_decay if self.weight_decay is None else self.weight_decay
+        partial = {
+            "nll": np.array(found.nll), "accuracy": np.array(found.accuracy),
+            "images": np.array(found.images), "decay": np.array(decay),
+        }  # fmt: skip
+        return partial | self._eigenvectors(subject, batches)
+
+    def _eigenvectors(self, subject: Subject, batches: Sequence[Batch]) -> dict[str, Any]:
+        if self.directions != "eigenvectors":
+            return {}
+        import numpy as np
+
+        from retinoscope.geometry.curvature import Curvature, joined
+        from retinoscope.numerics.krylov import Lanczos
+
+        curvature = Curvature(subject, joined(batches))
+        found = Lanczos(k=self.dimensions)(curvature.product, curvature.like, self.seed)
+        return {
+            "eigenvalues": found.values,
+            "eigenvectors": found.vectors.cpu().numpy(),
+            "names": np.array(curvature.learned.names, dtype=np.str_),
+        }
+
+    def _directions(self, subject: Subject, given: Partial) -> tuple[list[Direction], list[str]]:
+        """What the weights are moved along, and what to call it."""
+        from retinoscope.geometry.directions import movable, random_direction, shaped, towards
+        from retinoscope.geometry.sample import seed_of
+
+        if self.directions == "eigenvectors":
+            called = [f"eigenvector of λ = {value:.4g}" for value in given["eigenvalues"]]
+            return shaped(subject, given["names"].tolist(), given["eigenvectors"]), called
+        names = [name for name in (self.towards, self.and_towards) if name]
+        ways: list[Direction] = [towards(subject, subject.another(name)) for name in names]
+        called = [f"towards {name}" for name in names]
+        weights = movable(subject)
+        if not weights and len(ways) < self.dimensions:
+            raise NotApplicable("needs weights of linear maps to move; the network has none")
+        for number in range(len(ways), self.dimensions):
+            ways.append(random_direction(weights, self.scale, seed_of(self.seed, number)))
+            called.append(f"random direction {number + 1}")
+        return ways, called
+
+    def _images(self, subject: Subject) -> list[int]:
+        from retinoscope.geometry.sample import shuffled
+
+        return shuffled(len(subject.split(self.needs)), self.seed, self.at_most)
+
+    def _batches(self, subject: Subject) -> Any:
+        split = subject.split(self.needs)
+        return split.batches(self._images(subject), subject.batch, subject.workers)
+
+    def combine(self, anatomy: Anatomy, partials: Sequence[Partial]) -> LandscapeResult:
+        """The rows as a map, and the lines through its middle."""
+        import numpy as np
+
+        (centre,) = (partial for partial in partials if "place" not in partial)
+        rows = sorted((p for p in partials if "place" in p), key=lambda p: int(p["place"]))
+        nll, l2, accuracy = (
+            np.stack([row[key] for row in rows]) for key in ("nll", "l2", "accuracy")
+        )
+        decay, half = float(centre["decay"]), self.points // 2
+        if self.dimensions == 1:
+            nll, l2, accuracy = nll.T, l2.T, accuracy.T
+        profiles = [nll[half if self.dimensions == 2 else 0]]
+        profiles += [nll[:, half]] if self.dimensions == 2 else []
+        return LandscapeResult(
+            images=int(centre["images"]),
+            directions=tuple(rows[0]["directions"].tolist()),
+            weight_decay=decay,
+            moved=int(rows[0]["moved"]),
+            kept=tuple(rows[0]["kept"].tolist()),
+            centre_nll=float(centre["nll"]),
+            centre_accuracy=float(centre["accuracy"]),
+            not_finite=int((~np.isfinite(nll)).sum()),
+            x=self.places,
+            y=self.places if self.dimensions == 2 else np.zeros(1),
+            nll=nll,
+            l2=l2,
+            loss=nll + decay * l2,
+            accuracy=accuracy,
+            distance=self.places,
+            profiles=np.stack(profiles),
+        )
