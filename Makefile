@@ -42,6 +42,8 @@ bench: .venv/installed-all ## Measure speed, side by side with what it is compar
 	$(BIN)/python benchmarks/anatomy.py
 	$(BIN)/python benchmarks/alternet.py
 	$(BIN)/python benchmarks/training.py
+	$(BIN)/python benchmarks/hessian.py
+	$(BIN)/python benchmarks/landscape.py
 
 prove: .venv/installed-all ## Kill and damage examinations and trainings; take every timm module (docs/zoo.md) and name of ours apart
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/endurance.py
@@ -51,6 +53,7 @@ prove: .venv/installed-all ## Kill and damage examinations and trainings; take e
 
 trained: .venv/installed-all ## Train what is missing under RETINOSCOPE_RUNS, resumably; tables in results/
 	$(BIN)/python benchmarks/trained.py --jobs 2
+	$(BIN)/python benchmarks/curvature.py
 
 clean: ## Remove what the targets above have made
 	rm -rf .venv runs .pytest_cache .ruff_cache .import_linter_cache

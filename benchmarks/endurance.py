@@ -29,7 +29,12 @@ from pathlib import Path
 import numpy as np
 
 MODEL = "resnet20_cifar"
-EXAMINE = ("examine", MODEL, "--untrained", "--images", "2048", "--batch", "64")
+EXAMINE = (
+    "examine", MODEL, "--untrained", "--images", "2048", "--batch", "64",
+    "--probe", "fourier", "--probe", "variance", "--probe", "hessian", "--probe", "landscape",
+    "--hessian-batches", "6", "--hessian-k", "2", "--landscape-points", "5",
+    "--landscape-at-most", "32",
+)  # fmt: skip
 
 
 def main() -> None:

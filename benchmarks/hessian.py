@@ -1,0 +1,376 @@
+"""The largest eigenvalues of the Hessian of a mini-batch: against PyHessian and curvlinops.
+
+    python benchmarks/hessian.py
+    python benchmarks/hessian.py --networks resnet --batches 32
+    python benchmarks/hessian.py --networks vit --spectrum vit
+
+- ours is Lanczos on products with a graph that is built once; building it is part of the time
+- PyHessian iterates powers, as Park & Kim (2022, arXiv:2202.06709) have used it
+- curvlinops multiplies by forward over reverse mode, scipy's eigsh (ARPACK) searches. Its check
+  that the network repeats is switched off: ours is made once a run, and is not part of the time
+
+Both need attention without fused kernels, and get it. All have the same network and 16 training
+images of cues, one thread, and take turns, each search with a start of its own; CPU seconds. That
+they multiply by the same matrix, and what they find, is checked first against double precision.
+Networks are trained for a moment beforehand. At last, what other starts than random ones bring.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+import warnings
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from networks import NETWORKS
+from pairs import Ratio, asked, peer, take_turns, verdict
+from retinoscope.core.probe import Needs
+from retinoscope.core.subject import Batch, Subject
+from retinoscope.geometry.curvature import Curvature
+from retinoscope.geometry.sample import shuffled
+from retinoscope.models.checkpoint import state_hash
+from retinoscope.numerics.krylov import Eigenpairs, Lanczos
+from retinoscope.run.subject import load_subject
+
+K, SIZE, BATCHES, IMAGES = 5, 16, 3, 1024
+STEPS, EPOCH = 64, 8
+"""Of the training beforehand, and how many mini-batches it goes through again and again."""
+RATES = {"resnet20_cifar": 2e-3, "ViT-Tiny": 5e-4}
+BARS = {
+    "resnet20_cifar": {"PyHessian": 3.8, "curvlinops": 3.5, "product": 8.0},
+    "ViT-Tiny": {"PyHessian": 3.5, "curvlinops": 2.1, "product": 6.6},
+}
+TOLERANCE = 1e-3
+"""Relative error that is asked of all; PyHessian takes it for another thing, and may exceed it."""
+SAME_EXACTLY, SAME_ROUNDED, SAME_REFERENCE = 1e-10, 1e-4, 1e-8
+"""Products in double precision, in single precision; searches in double precision."""
+LONG = 20.0
+"""Seconds from which on a run is timed a fifth as often, and three times at least."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """Eigenvalues, the largest magnitude first, and how many products they took."""
+
+    values: np.ndarray
+    products: int
+
+    def off(self, truth: np.ndarray) -> float:
+        """The largest relative error."""
+        ordered = self.values[np.argsort(-np.abs(self.values))]
+        return float(np.max(np.abs(ordered - truth) / np.abs(truth)))
+
+
+def main() -> None:
+    """Print the lines of each network; exit with 1 where answers disagree."""
+    arguments = asked(
+        __doc__, pairs=15, batches=8, networks=tuple(NETWORKS), spectrum=("resnet20_cifar",)
+    )
+    warnings.simplefilter("ignore")  # of the peers, about their own ways
+    spectrum = chosen(arguments.spectrum)
+    for called in chosen(arguments.networks):
+        subject = warmed(called)
+        batches = same_matrices(called, subject)
+        slowest = same_answers(called, subject, batches)
+        turns = arguments.pairs if slowest < LONG else max(3, arguments.pairs // 5)
+        compare_times(called, subject, batches[0], turns)
+        compare_product(called, subject, batches[0], arguments.pairs)
+        if called in spectrum:
+            compare_starts(called, subject, arguments.batches)
+
+
+def chosen(words: Sequence[str]) -> list[str]:
+    """The networks whose names begin so."""
+    for word in words:
+        if not any(name.lower().startswith(word.lower()) for name in NETWORKS):
+            raise SystemExit(f"No network is called {word!r}. There are: {', '.join(NETWORKS)}.")
+    return [n for n in NETWORKS if any(n.lower().startswith(word.lower()) for word in words)]
+
+
+def mini_batches(subject: Subject, number: int) -> list[Batch]:
+    """Clean training images in random order."""
+    split = subject.split(Needs("train", labels=True))
+    return list(split.batches(shuffled(len(split), 0)[: number * SIZE], SIZE))
+
+
+def warmed(called: str) -> Subject:
+    """A network that was trained for a moment on a few mini-batches, always in the same way."""
+    subject = load_subject(NETWORKS[called], "cues", pretrained=False, images=IMAGES)
+    optimiser = torch.optim.AdamW(subject.model.parameters(), RATES[called], weight_decay=0.05)
+    batches, losses = mini_batches(subject, EPOCH), []
+    subject.model.train()
+    for step in range(STEPS):
+        batch = batches[step % EPOCH]
+        loss = subject.loss(subject.model(batch.images), batch)
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        losses.append(loss.item())
+    subject.model.eval()
+    optimiser.zero_grad()
+    first, last = (statistics.mean(part) for part in (losses[:EPOCH], losses[-EPOCH:]))
+    print(
+        f"{called}: {sum(p.numel() for p in subject.model.parameters()):,} parameters, seed 0, "
+        f"{STEPS} steps of AdamW with rate {RATES[called]:g} on {EPOCH} mini-batches of {SIZE} "
+        f"images; loss {first:.3f} in the first epoch, {last:.3f} in the last",
+        flush=True,
+    )
+    return replace(subject, state=state_hash(subject.backbone), specification=None)
+
+
+def in_double(subject: Subject) -> Subject:
+    """The same network in double precision."""
+    model = deepcopy(subject.model).double()
+    return replace(subject, model=model, backbone=model.get_submodule("backbone"))
+
+
+def ours(subject: Subject, batch: Batch, seed: int) -> Found:
+    """As the probe does it."""
+    curvature = Curvature(subject, batch)
+    found = Lanczos(k=K, tolerance=TOLERANCE)(curvature.product, curvature.like, seed)
+    return Found(found.values, found.products)
+
+
+def for_pyhessian(subject: Subject, batch: Batch) -> Any:
+    """Its matrix."""
+    module = peer("pyhessian.hessian", "pyhessian")
+    data = (subject.to_device(batch.images), batch.labels)
+    with sdpa_kernel(SDPBackend.MATH):
+        return module.hessian(subject.model, nn.CrossEntropyLoss(), data=data, cuda=False)
+
+
+def pyhessian(subject: Subject, batch: Batch, seed: int) -> Found:
+    """Power iteration, one value after the other."""
+    module = peer("pyhessian.hessian", "pyhessian")
+    torch.manual_seed(seed)  # it draws from the global generator
+    counted = patch.object(module, "hessian_vector_product", wraps=module.hessian_vector_product)
+    with counted as product:
+        matrix = for_pyhessian(subject, batch)
+        values, _ = matrix.eigenvalues(maxIter=100, tol=TOLERANCE, top_n=K)
+    subject.model.zero_grad(set_to_none=True)  # its gradients hang on to the graph
+    return Found(np.array(values), product.call_count)
+
+
+def for_curvlinops(subject: Subject, batch: Batch) -> Any:
+    """Its matrix."""
+    module = peer("curvlinops", "curvlinops-for-pytorch==3.0.1")
+    return module.HessianLinearOperator(
+        subject.model, nn.CrossEntropyLoss(), list(subject.model.parameters()),
+        [(subject.to_device(batch.images), batch.labels)], check_deterministic=False,
+    )  # fmt: skip
+
+
+def curvlinops(subject: Subject, batch: Batch, seed: int, tolerance: float = TOLERANCE) -> Found:
+    """Implicitly restarted Lanczos by ARPACK."""
+    linalg = peer("scipy.sparse.linalg", "scipy")
+    matrix, products = for_curvlinops(subject, batch).to_scipy(), count()
+
+    def multiply(vector: np.ndarray) -> np.ndarray:
+        next(products)
+        return matrix @ vector
+
+    counted = linalg.LinearOperator(matrix.shape, matvec=multiply, dtype=matrix.dtype)
+    start = np.random.default_rng(seed).standard_normal(matrix.shape[0])
+    with sdpa_kernel(SDPBackend.MATH):
+        values, _ = linalg.eigsh(counted, k=K, which="LM", tol=tolerance, v0=start)
+    return Found(values, next(products))
+
+
+SEARCHES = {"ours": ours, "PyHessian": pyhessian, "curvlinops": curvlinops}
+
+
+def products(subject: Subject, batch: Batch) -> dict[str, Tensor]:
+    """Of each one's matrix and the same vector, in the precision of the network."""
+    curvature = Curvature(subject, batch)
+    drawn = torch.randn(len(curvature.like), generator=torch.Generator().manual_seed(0))
+    vector = drawn.to(curvature.like)
+    theirs = for_pyhessian(subject, batch)
+    parts = vector.split([p.numel() for p in theirs.params])
+    shaped = [part.view_as(p) for part, p in zip(parts, theirs.params, strict=True)]
+    multiply = peer("pyhessian.utils", "pyhessian").hessian_vector_product
+    found = torch.cat([p.flatten() for p in multiply(theirs.gradsH, theirs.params, shaped)])
+    subject.model.zero_grad(set_to_none=True)
+    with sdpa_kernel(SDPBackend.MATH):
+        other = for_curvlinops(subject, batch) @ vector
+    return {"ours": curvature.product(vector), "PyHessian": found, "curvlinops": other}
+
+
+def same_matrices(called: str, subject: Subject) -> list[Batch]:
+    """Three mini-batches on which all multiply by the same matrix; an error if they never do.
+
+    In double precision they must. In single precision one ReLU of a million whose input is all but
+    0 may be rounded to the other side, which changes the matrix, for whoever multiplies by it.
+    Where that is so, there is no comparing a search with one in double precision.
+    """
+    double, kept = in_double(subject), []
+    for number, batch in enumerate(mini_batches(subject, 4 * BATCHES)):
+        exact = products(double, batch)
+        truth = exact["curvlinops"]
+        errors = {name: apart(found, truth) for name, found in exact.items()}
+        if max(errors.values()) > SAME_EXACTLY:
+            raise SystemExit(f"{called}: they multiply by different matrices: {errors}")
+        rounded = {name: apart(p, truth) for name, p in products(subject, batch).items()}
+        fits = max(rounded.values()) < SAME_ROUNDED
+        listed = ", ".join(f"{name} {error:.1e}" for name, error in rounded.items())
+        print(
+            f"{called}: mini-batch {number}: products are off double precision by {listed}"
+            f"{'' if fits else '; set aside, rounding has changed the matrix'}",
+            flush=True,
+        )
+        kept += [batch] if fits else []
+        if len(kept) == BATCHES:
+            return kept
+    raise SystemExit(f"{called}: single precision does not suffice for {BATCHES} mini-batches.")
+
+
+def apart(found: Tensor, truth: Tensor) -> float:
+    """The relative distance of two vectors."""
+    return float((found.detach().double() - truth).norm() / truth.norm())
+
+
+def same_answers(called: str, subject: Subject, batches: Sequence[Batch]) -> float:
+    """What each finds against double precision, or an error; the seconds of the slowest run."""
+    double = in_double(subject)
+    truths = [reference(double, batch) for batch in batches]
+    listed = ", ".join(f"{value:.6g}" for value in truths[0])
+    print(f"{called}: eigenvalues of the first mini-batch: {listed}", flush=True)
+    if called == "resnet20_cifar":
+        off = curvlinops(double, batches[0], 0, tolerance=1e-10).off(truths[0])
+        print(f"{called}: the reference is {off:.1e} off curvlinops in double precision")
+        if off > SAME_REFERENCE:
+            raise SystemExit(f"{called}: the reference is wrong.")
+    slowest = 0.0
+    for name, search in SEARCHES.items():
+        start = time.process_time()
+        found = [search(subject, batch, seed) for seed, batch in enumerate(batches)]
+        slowest = max(slowest, (time.process_time() - start) / len(batches))
+        off = max(one.off(truth) for one, truth in zip(found, truths, strict=True))
+        counts = ", ".join(str(one.products) for one in found)
+        print(f"{called}: {name} is off by {off:.1e} at most, in {counts} products", flush=True)
+        if off > TOLERANCE and name != "PyHessian":
+            raise SystemExit(f"{called}: the answers of {name} are wrong.")
+    return slowest
+
+
+def reference(double: Subject, batch: Batch) -> np.ndarray:
+    """The eigenvalues as exactly as can be."""
+    curvature = Curvature(double, batch)
+    search = Lanczos(k=K, tolerance=1e-10, products=600)
+    found = search(curvature.product, curvature.like, seed=1000)
+    if not found.converged.all():
+        raise SystemExit(f"{double.name}: no reference after {found.products} products.")
+    return found.values
+
+
+def compare_times(called: str, subject: Subject, batch: Batch, turns: int) -> None:
+    """Let the three take turns; print the ratios."""
+    seeds = {name: count() for name in SEARCHES}
+    runs = [
+        lambda name=name, search=search: search(subject, batch, next(seeds[name]))
+        for name, search in SEARCHES.items()
+    ]
+    mine, *theirs = take_turns(runs, turns, time.process_time)
+    for name, seconds in zip(list(SEARCHES)[1:], theirs, strict=True):
+        found, bar = Ratio.of(seconds, mine), BARS[called][name]
+        print(f"{called}: {name} / ours {found}; bar {bar} {verdict(found.median >= bar)}")
+
+
+def compare_product(called: str, subject: Subject, batch: Batch, turns: int) -> None:
+    """A product in units of the forward pass of the same images."""
+    curvature = Curvature(subject, batch)
+
+    def product() -> Tensor:
+        return curvature.product(curvature.like)
+
+    def forward() -> Tensor:
+        with torch.inference_mode():
+            return subject.model(batch.images)
+
+    product()
+    forward()
+    found = Ratio.of(*take_turns((product, forward), turns, time.process_time))
+    bar = BARS[called]["product"]
+    print(
+        f"{called}: product / forward pass {found}; bar {bar} {verdict(found.median <= bar)}",
+        flush=True,
+    )
+
+
+def compare_starts(called: str, subject: Subject, number: int) -> None:
+    """What random starts take, and what those take that all mini-batches could share."""
+    first, *batches = mini_batches(subject, 1 + number)
+    curvature = Curvature(subject, first)
+    known = Lanczos(k=K, tolerance=TOLERANCE)(curvature.product, curvature.like, 0)
+    found: dict[str, list[Found]] = {}
+    truths = []
+    for seed, batch in enumerate(batches, 1):
+        one = each_start(Curvature(subject, batch), known, seed)
+        truths.append(one.pop("thrice").values)
+        for name, answer in one.items():
+            found.setdefault(name, []).append(answer)
+    print(f"{called}: {number} further mini-batches, searches that begin with")
+    for name, answers in found.items():
+        mean = statistics.mean(one.products for one in answers)
+        wrong = sum(one.off(truth) > TOLERANCE for one, truth in zip(answers, truths, strict=True))
+        print(f"  {name}: {mean:.1f} products each, {wrong} of {number} with a wrong value")
+
+
+def each_start(curvature: Curvature, known: Eigenpairs, seed: int) -> dict[str, Found]:
+    """One mini-batch from every start, and the truth from a random one with thrice the products."""
+    search, like = Lanczos(k=K, tolerance=TOLERANCE), curvature.like
+    draws = torch.Generator().manual_seed(seed)
+    noise = torch.randn(len(like), generator=draws)
+
+    def start(direction: Tensor) -> Found:
+        # Not by a call: its look-out for copies of eigenvalues takes a random start for granted.
+        begin = direction / direction.norm() + 0.1 * noise / noise.norm()
+        pairs = search._search(curvature.product, begin, like.new_empty(0, len(like)), draws)
+        return Found(pairs.values, pairs.products)
+
+    chance = search(curvature.product, like, seed)
+    many = 3 * chance.products
+    thrice = replace(search, steps=many, products=max(many, search.products))
+    truth = thrice(curvature.product, like, seed + 1000)
+    return {
+        "noise": Found(chance.values, chance.products),
+        "the first mini-batch's eigenvectors and a tenth of noise": start(known.vectors.sum(0)),
+        "the gradient and a tenth of noise": start(curvature.gradient),
+        "the space of the first mini-batch's eigenvectors": block(curvature, known, search),
+        "thrice": Found(truth.values, truth.products),
+    }
+
+
+def block(curvature: Curvature, known: Eigenpairs, search: Lanczos) -> Found:
+    """Rayleigh and Ritz in a space that grows by the residual of the first value not yet found."""
+    basis = torch.linalg.qr(known.vectors.T)[0].T
+    images = torch.stack([curvature.product(vector) for vector in basis])
+    while True:
+        within = (basis @ images.T).double().numpy()
+        values, coordinates = np.linalg.eigh((within + within.T) / 2)
+        order = np.argsort(-np.abs(values))[: K + 1]
+        share = torch.from_numpy(coordinates[:, order].T.copy()).to(basis)
+        left = share @ images - torch.from_numpy(values[order]).to(basis)[:, None] * (share @ basis)
+        residuals = np.full(len(values), np.inf)
+        residuals[order] = left.norm(dim=1).numpy()
+        places, converged, settled = search._verdict(values, residuals, 0.0)
+        if settled or len(basis) >= search.products:
+            return Found(values[places], len(basis))
+        rest = left[next((i for i, at in enumerate(order) if not converged[at]), -1)]
+        for _ in range(2):
+            rest = rest - (basis @ rest) @ basis
+        basis = torch.cat([basis, rest[None] / rest.norm()])
+        images = torch.cat([images, curvature.product(basis[-1])[None]])
+
+
+if __name__ == "__main__":
+    main()
