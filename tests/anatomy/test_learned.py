@@ -42,8 +42,6 @@ def test_every_parameter_belongs_to_exactly_one_unit(name):
     # What is multiplied, by someone who knows the classes of modules.
     maps = {id(m.weight) for m in model.modules() if isinstance(m, nn.Linear | nn.Conv2d)}
     multiplied = found.multiplied()
-    if name == "vit_base_patch16_siglip_224":  # its query is a constant: no state meets its weight
-        maps -= {id(model.attn_pool.q.weight)}
     assert {id(t) for t in multiplied if t.ndim > 1} == maps
     assert len({id(t) for t in multiplied}) == len(multiplied)
 
@@ -89,6 +87,54 @@ def test_linear_maps_in_any_way_of_writing():
     assert {names[id(tensor)] for tensor in found.multiplied()} == MAPS
     owned = [names[id(t)] for tensors in found.parameters().values() for t in tensors]
     assert sorted(owned) == sorted(names.values())
+
+
+def test_the_axis_of_outputs_is_known_however_it_is_written():
+    torch.manual_seed(0)
+    model = Written().eval()
+    axes = replay(model, 8).multiplied()
+    named = dict(model.named_parameters())
+    expected = {"kernel": 0, "transposed": 0, "einsum": 1, "matrix": 1, "mixing": 0, "halves.0": 1,
+                "halves.1": 1, "head.weight": 0}  # fmt: skip
+    assert {name: axes[named[name]] for name in MAPS} == expected
+    turned = nn.Sequential(
+        nn.Conv2d(3, 4, 2, stride=2), nn.ReLU(), nn.ConvTranspose2d(4, 6, 2, stride=2),
+        nn.Flatten(), nn.Linear(6 * 8 * 8, 3),
+    ).eval()  # fmt: skip
+    assert list(replay(turned, 8).multiplied().values()) == [0, 1, 0]
+
+
+class Placed(nn.Module):
+    """States are multiplied with a table of offsets, as in MViT v2."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem, self.head = nn.Conv2d(3, 4, 2, stride=2), nn.Linear(4, 3)
+        self.offsets = nn.Parameter(torch.randn(31, 4))
+        self.register_buffer("which", torch.arange(16)[:, None] - torch.arange(16) + 15)
+
+    def forward(self, x):
+        x = self.stem(x).flatten(2).transpose(1, 2)
+        scores = torch.einsum("nqd,qkd->nqk", x, self.offsets[self.which])
+        return self.head((scores.softmax(-1) @ x).mean(1))
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_queries_of_tokens_and_tables_that_are_looked_up(fused):
+    """The same tensors whether attention is fused; what is indexed by positions is none."""
+    pooled = timm.create_model(
+        "vit_tiny_patch16_224", img_size=32, depth=1, embed_dim=24, num_heads=2, num_classes=4,
+        global_pool="map", class_token=False,
+    ).eval()  # fmt: skip
+    for module in pooled.modules():
+        if hasattr(module, "fused_attn"):
+            module.fused_attn = fused
+    names = {id(tensor): name for name, tensor in pooled.named_parameters()}
+    found = {names[id(tensor)] for tensor in replay(pooled, 32).multiplied()}
+    assert "attn_pool.q.weight" in found
+    assert "attn_pool.latent" not in found
+    placed = Placed().eval()
+    assert set(replay(placed, 8).multiplied()) == {placed.stem.weight, placed.head.weight}
 
 
 def test_names_mean_nothing():

@@ -140,3 +140,17 @@ def test_a_norm_of_nothing_is_not_negative():
     products = squares(weight, [{"w": -weight["w"] / 3}])
     assert 0 <= squared_norms(products, 3.0)[0] < 1e-15
     assert squares(weight, []).shape == (1, 1, 1)
+
+
+def test_a_tensor_with_two_names_moves_once():
+    """Directions may know one of its names or both."""
+    tied = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
+    tied[1].weight = tied[0].weight
+    state = tied.state_dict()
+    before = state["0.weight"].clone()
+    both = {"0.weight": torch.ones(2, 2), "1.weight": torch.ones(2, 2)}
+    for one in ("0.weight", "1.weight"):
+        with Moving(state, [both, {one: torch.eye(2)}]) as moving:
+            moving.to(2.0, 3.0)
+            torch.testing.assert_close(tied[1].weight.detach(), before + 2 + 3 * torch.eye(2))
+        assert torch.equal(tied[0].weight.detach(), before)

@@ -11,7 +11,7 @@ from torch import nn
 
 from retinoscope import Run, measure
 from retinoscope.core.errors import NotApplicable, RetinoscopeError, WeightsMismatch
-from retinoscope.geometry.directions import movable, random_direction
+from retinoscope.geometry.directions import movable, output_axes, random_direction
 from retinoscope.geometry.moving import Moving
 from retinoscope.geometry.sample import seed_of
 from retinoscope.geometry.scores import scored
@@ -137,6 +137,44 @@ def test_the_way_to_another_ends_at_its_loss(tmp_path):
                        others={"c": wider})  # fmt: skip
     with pytest.raises(WeightsMismatch, match=r"no way from a to c: they are of other architec"):
         measure(Landscape(points=3, dimensions=1, towards="c"), odd)
+
+
+class Tied(nn.Module):
+    """A weight with two names, and one whose outputs lie along its second axis."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Conv2d(3, 3, 3, padding=1), nn.Conv2d(3, 3, 3, padding=1)
+        self.b.weight = self.a.weight
+        self.up = nn.ConvTranspose2d(3, 5, 2)
+        self.head = nn.Linear(5, 10)
+
+    def forward(self, x):
+        return self.head(self.up(self.b(self.a(x).relu()).relu()).mean((2, 3)))
+
+
+def test_tied_weights_move_along_both_directions():
+    """Towards another, which knows both names, and at random, which knows one."""
+    models = {n: draw_at_order_one(Tied(), seed=s).eval() for n, s in (("a", 0), ("b", 1))}
+    subject = load_subject(
+        models["a"], "cues", name="a", size=(8, 8), images=12, others=models, precision="float64"
+    )
+    probe = Landscape(points=3, towards="b", images="clean")
+    found = measure(probe, subject)
+    own, other = (dict(models[n].double().named_parameters()) for n in ("a", "b"))
+    weights = movable(subject)
+    way = random_direction(weights, "filter", seed_of(0, 1), output_axes(subject))
+    filters = way["up.weight"].transpose(0, 1).flatten(1).norm(dim=1)
+    torch.testing.assert_close(filters, own["up.weight"].transpose(0, 1).flatten(1).norm(dim=1))
+    (batch,) = batches(probe, subject)
+    images = subject.model.normalise(batch.images.double())
+    for i, y in enumerate(found.y):
+        for j, x in enumerate(found.x):
+            state = {n: t + x * (other[n] - t) + y * way.get(n, 0) for n, t in own.items()}
+            with torch.no_grad():
+                logits = torch.func.functional_call(models["a"], state, (images,))
+            nll = nn.functional.cross_entropy(logits, batch.labels).item()
+            assert found.nll[i, j] == pytest.approx(nll, rel=1e-9)
 
 
 def test_along_eigenvectors_the_loss_has_their_curvature():

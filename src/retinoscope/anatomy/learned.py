@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
+from typing import cast
 
 from torch import fx, nn
 
@@ -10,9 +11,14 @@ from retinoscope.anatomy.cost import constants_behind
 from retinoscope.anatomy.cut import Piece
 from retinoscope.anatomy.flow import Flow, arguments, operation
 
-_MAPS = {"linear", "matmul", "mm", "bmm", "mv", "addmm", "baddbmm", "addmv", "einsum"}
-_ADDED = {"addmm": "self", "baddbmm": "self", "addmv": "self"}
-"""Operand that is added rather than multiplied, where it is not called bias."""
+_PRODUCTS = {"matmul", "mm", "bmm", "mv", "addmm", "baddbmm", "addmv", "einsum",
+             "scaled_dot_product_attention"}  # fmt: skip
+_NOT_MULTIPLIED = {"addmm": "self", "baddbmm": "self", "addmv": "self",
+                   "scaled_dot_product_attention": "attn_mask"}  # fmt: skip
+"""Operands that are added."""
+_CHOSEN = {"index", "index_select", "gather", "embedding", "take_along_dim"}
+"""What is looked up is a table, of positions as a rule, and no map."""
+_SWAPPED = {"t", "transpose", "permute", "swapaxes", "movedim", "numpy_T"}
 
 
 def parameters_of_units(flow: Flow, pieces: Mapping[str, Piece]) -> dict[str, list[nn.Parameter]]:
@@ -28,31 +34,107 @@ def parameters_of_units(flow: Flow, pieces: Mapping[str, Piece]) -> dict[str, li
     return found
 
 
-def multiplied_parameters(flow: Flow) -> list[nn.Parameter]:
-    """The parameters of linear maps: what states are multiplied with over channels or positions.
+def multiplied_parameters(flow: Flow) -> dict[nn.Parameter, int]:
+    """The parameters of linear maps, each with its axis of outputs.
 
-    Norms, biases, layer scales, class tokens and tables of positions, which are added to states or
-    scale them, are not among them, whatever they are called.
+    They are what states are multiplied with over channels or positions. Norms, biases, layer
+    scales, class tokens and tables of positions, which are added to states, scale them or are
+    looked up, are not among them, whatever they are called.
     """
-    used: set[fx.Node] = set()
+    found: dict[fx.Node, int] = {}
     for node in flow.dependent:
-        if node.op == "call_function" and _is_map(name := operation(node)):
-            named = arguments(node)
-            skipped = {id(named.get("bias")), id(named.get(_ADDED.get(name, "")))}
-            operands = [n for n in node.all_input_nodes if id(n) not in skipped]
-            used |= _behind(flow, [n for n in operands if n not in flow.dependent])
-    kept = used & flow.source.parameters
-    return [flow.source.constants[n] for n in flow.source.graph.nodes if n in kept]
+        if node.op == "call_function":
+            waiting = _operands(flow, node)
+            seen: set[fx.Node] = set()
+            while waiting:
+                operand, axis = waiting.pop()
+                if operand in seen:
+                    continue
+                seen.add(operand)
+                if operand in flow.source.parameters:
+                    found.setdefault(operand, _valid(axis, operand))
+                elif operand.op == "call_function" and operation(operand) not in _CHOSEN:
+                    waiting += _before(operand, axis)
+    inside = [n for n in flow.source.graph.nodes if n in found]
+    return {flow.source.constants[n]: found[n] for n in reversed(inside)}
 
 
-def _is_map(name: str) -> bool:
-    return (
-        name in _MAPS
-        or name.startswith(("conv1d", "conv2d", "conv3d", "conv_transpose"))
-        or (name == "convolution")
-    )
+def _operands(flow: Flow, node: fx.Node) -> list[tuple[fx.Node, int | None]]:
+    """What a linear map multiplies its state with, each with its axis of outputs."""
+    if (weight := _weight(node)) is not None:
+        return [weight] if weight[0] not in flow.dependent else []
+    name, named = operation(node), arguments(node)
+    if name not in _PRODUCTS:
+        return []
+    if name == "einsum":
+        return _summed(flow, node)
+    operands = [
+        value
+        for key, value in named.items()
+        if isinstance(value, fx.Node) and key != _NOT_MULTIPLIED.get(name)
+    ]
+    # Of a right operand the last axis remains, of a left one that before.
+    ends = [-2] + [-1] * (len(operands) - 1)
+    pairs = list(zip(operands, ends, strict=True))
+    return [(value, axis) for value, axis in pairs if value not in flow.dependent]
 
 
-def _behind(flow: Flow, operands: Iterable[fx.Node]) -> set[fx.Node]:
-    listed = list(operands)
-    return set(listed) | constants_behind(flow, listed)
+def _weight(node: fx.Node) -> tuple[fx.Node, int | None] | None:
+    """The weight of a linear layer or a convolution, and its axis of outputs."""
+    name = operation(node)
+    if name != "linear" and not name.startswith("conv"):
+        return None
+    named = arguments(node)
+    weight = named.get("weight")
+    turned = name.startswith("conv_transpose") or bool(named.get("transposed"))
+    return (weight, int(turned)) if isinstance(weight, fx.Node) else None
+
+
+def _summed(flow: Flow, node: fx.Node) -> list[tuple[fx.Node, int | None]]:
+    """Of einsum, the letter that only the operand and the outcome have is that of its outputs."""
+    equation, operands = node.args[:2]
+    left, _, outcome = str(equation).replace(" ", "").partition("->")
+    letters = left.split(",")
+    found: list[tuple[fx.Node, int | None]] = []
+    for place, operand in enumerate(cast(Sequence[fx.Node], operands)):
+        others = "".join(letters[:place] + letters[place + 1 :])
+        own = [letters[place].find(x) for x in letters[place] if x in outcome and x not in others]
+        if operand not in flow.dependent:
+            found.append((operand, own[0] if own and "." not in letters[place] else None))
+    return found
+
+
+def _before(node: fx.Node, axis: int | None) -> list[tuple[fx.Node, int | None]]:
+    """What a constant is computed from, and where its axis of outputs lies there.
+
+    Of what a map makes of a constant, such as the query of a token, the weight alone is one.
+    """
+    if (weight := _weight(node)) is not None:
+        return [weight]
+    name, named = operation(node), arguments(node)
+    if name in _PRODUCTS:
+        return []
+    if name in _SWAPPED and axis is not None and (size := _dimensions(node)) is not None:
+        if name in ("t", "numpy_T"):
+            order = list(reversed(range(size)))
+        elif name == "permute":
+            order = [int(d) for d in cast(Sequence[int], named["dims"])]
+        elif name == "transpose":
+            order = list(range(size))
+            one, two = (int(cast(int, named[k])) for k in ("dim0", "dim1"))
+            order[one], order[two] = order[two], order[one]
+        else:
+            order = [None] * size
+        axis = order[axis]
+    same = [n for n in node.all_input_nodes if _dimensions(n) == _dimensions(node)]
+    return [(n, axis if n in same else None) for n in node.all_input_nodes]
+
+
+def _dimensions(node: fx.Node) -> int | None:
+    return getattr(node.meta.get("val"), "ndim", None)
+
+
+def _valid(axis: int | None, node: fx.Node) -> int:
+    """From the front; the first where it is not known."""
+    size = _dimensions(node) or 1
+    return axis % size if axis is not None and -size <= axis < size else 0

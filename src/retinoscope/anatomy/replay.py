@@ -95,8 +95,11 @@ class Replay:
         pieces = {unit.name: self._dissection.pieces[unit.name] for unit in self.anatomy}
         return parameters_of_units(self._dissection.flow, pieces)
 
-    def multiplied(self) -> list[nn.Parameter]:
-        """The parameters that states are multiplied with; no norms, biases or position tables."""
+    def multiplied(self) -> dict[nn.Parameter, int]:
+        """The parameters that states are multiplied with, each with its axis of outputs.
+
+        No norms, biases or position tables.
+        """
         return multiplied_parameters(self._dissection.flow)
 
     def __call__(self, batch: Tensor) -> Tensor:

@@ -23,32 +23,52 @@ def movable(subject: Subject) -> dict[str, Tensor]:
     Norms, biases, layer scales, tokens and tables of positions stay (Li et al., 2018), and so do
     tensors with a single number per output. What is what is read from the graph, not from names.
     """
-    maps = {id(tensor) for tensor in subject.replay.multiplied()}
+    axes = output_axes(subject)
     return {
         name: tensor
         for name, tensor in subject.backbone.named_parameters()
-        if id(tensor) in maps and tensor.ndim > 1 and tensor[0].numel() > 1
+        if name in axes and tensor.ndim > 1 and tensor.numel() > tensor.shape[axes[name]]
     }
 
 
-def random_direction(weights: Mapping[str, Tensor], scale: Scale, seed: int) -> dict[str, Tensor]:
-    """A Gaussian direction, the same on every device, brought to the scale of the weights."""
+def output_axes(subject: Subject) -> dict[str, int]:
+    """Which axis of each weight of a linear map counts filters: what one output is made with."""
+    maps = {id(tensor): axis for tensor, axis in subject.replay.multiplied().items()}
+    named = subject.backbone.named_parameters()
+    return {name: maps[id(tensor)] for name, tensor in named if id(tensor) in maps}
+
+
+def random_direction(
+    weights: Mapping[str, Tensor], scale: Scale, seed: int, axes: Mapping[str, int] | None = None
+) -> dict[str, Tensor]:
+    """A Gaussian direction, the same on every device, brought to the scale of the weights.
+
+    Args:
+        weights: By name.
+        scale: See :func:`scaled`.
+        seed: Of the draws.
+        axes: Which axis of a weight counts filters; the first if it is not said.
+    """
     draws = torch.Generator().manual_seed(seed)
+    axes = axes or {}
     return {
-        name: scaled(torch.randn(weight.shape, generator=draws), weight.detach(), scale)
+        name: scaled(
+            torch.randn(weight.shape, generator=draws), weight.detach(), scale, axes.get(name, 0)
+        )
         for name, weight in weights.items()
     }
 
 
-def scaled(direction: Tensor, weight: Tensor, scale: Scale) -> Tensor:
-    """A direction brought to the scale of a weight (O, …).
+def scaled(direction: Tensor, weight: Tensor, scale: Scale, axis: int = 0) -> Tensor:
+    """A direction brought to the scale of a weight.
 
     Args:
         direction: Of the same shape.
-        weight: Its first dimension counts filters: what one output is computed with.
+        weight: Of a linear map.
         scale: ``filter`` gives each filter the norm of the weight's (Li et al., 2018); ``paper``
             does so across the filters, for each of the other indices, as the code of Park & Kim
             does; ``none`` leaves it as drawn.
+        axis: Which counts filters: what one output is computed with.
 
     Example:
         >>> weight = torch.tensor([[3.0, 4.0], [0.0, 0.0]])
@@ -57,7 +77,8 @@ def scaled(direction: Tensor, weight: Tensor, scale: Scale) -> Tensor:
     """
     if scale == "none":
         return direction.to(weight)
-    dimensions = tuple(range(1, weight.ndim)) if scale == "filter" else (0,)
+    others = tuple(place for place in range(weight.ndim) if place != axis)
+    dimensions = others if scale == "filter" else (0,)
     wanted, own = (
         torch.linalg.vector_norm(tensor.cpu().double(), dim=dimensions, keepdim=True)
         for tensor in (weight, direction)

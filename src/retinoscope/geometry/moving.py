@@ -16,13 +16,18 @@ Direction = Mapping[str, Tensor]
 class Moving:
     """Tensors that move from where they are along directions, within a ``with`` block.
 
-    Behind it they are as before, bit for bit, also after an error.
+    Behind it they are as before, bit for bit, also after an error. A tensor that has several names
+    moves once, along whichever of them a direction knows.
     """
 
     def __init__(self, tensors: Mapping[str, Tensor], directions: Sequence[Direction]) -> None:
-        moved = dict.fromkeys(name for direction in directions for name in direction)
+        first: dict[tuple[object, ...], str] = {}
+        called = {name: first.setdefault(_place(t), name) for name, t in tensors.items()}
+        self._directions = [
+            {called[name]: way for name, way in direction.items()} for direction in directions
+        ]
+        moved = dict.fromkeys(name for direction in self._directions for name in direction)
         self._tensors = {name: tensors[name] for name in moved}
-        self._directions = [dict(direction) for direction in directions]
         self._base = {name: tensor.detach().clone() for name, tensor in self._tensors.items()}
 
     def __enter__(self) -> Moving:
@@ -45,6 +50,13 @@ class Moving:
                 # Nothing is added where nothing moves: 0 · ∞ is no number, and −0 + 0 is not −0.
                 if along != 0 and name in direction:
                     tensor.add_(direction[name].to(tensor), alpha=along)
+
+
+def _place(tensor: Tensor) -> tuple[object, ...]:
+    """Where its numbers lie; nowhere, and so apart from all others, if it has none."""
+    if not tensor.numel():
+        return (id(tensor),)
+    return tensor.device, tensor.data_ptr(), tensor.shape, tensor.stride()
 
 
 def squares(tensors: Mapping[str, Tensor], directions: Sequence[Direction]) -> np.ndarray:

@@ -60,7 +60,7 @@ class LandscapeResult(Result):
     l2: np.ndarray = axes("y", "x", unit="ℓ₂", x="x", y="y", figure=False)
     loss: np.ndarray = axes(
         "y", "x", unit="NLL + weight decay · ℓ₂", x="x", y="y",
-        title="The same with weight decay: what the optimiser sees",
+        title="The same with weight decay",
     )  # fmt: skip
     accuracy: np.ndarray = axes("y", "x", unit="accuracy", x="x", y="y", figure=False)
     distance: np.ndarray = axes("distance", unit="in units of the direction", figure=False)
@@ -81,7 +81,7 @@ class Landscape:
         "The weights are in the middle. A wide, even bowl is flat and easily trained; steep walls, "
         "ridges and further dips are not. Random directions have the norms of the network's own "
         "filters, so that networks can be compared. Park & Kim (2022) plot the loss with its "
-        "weight decay, which makes most of the bowl; here both are shown apart."
+        "weight decay, which makes most of the bowl; here the NLL is shown alone first."
     )
 
     points: int = setting(11, "Places along each direction; odd, so that the middle is one.")
@@ -124,7 +124,7 @@ class Landscape:
             if not holds
         ]  # fmt: skip
         if broken:
-            raise ValueError(f"{'; '.join(broken)}. Got {self}.")
+            raise ValueError(f"What must hold: {'; '.join(broken)}. Got {self}.")
 
     @property
     def needs(self) -> Needs:
@@ -237,6 +237,11 @@ class Landscape:
 
         curvature = Curvature(subject, joined(batches))
         found = Lanczos(k=self.dimensions)(curvature.product, curvature.like, self.seed)
+        if not found.converged.all():
+            subject.say(
+                f"the eigenvectors are not exact: ‖Hv − λv‖ is {found.residuals.max():.2g} after "
+                f"{found.products} products"
+            )
         return {
             "eigenvalues": found.values,
             "eigenvectors": found.vectors.cpu().numpy(),
@@ -245,7 +250,13 @@ class Landscape:
 
     def _directions(self, subject: Subject, given: Partial) -> tuple[list[Direction], list[str]]:
         """What the weights are moved along, and what to call it."""
-        from retinoscope.geometry.directions import movable, random_direction, shaped, towards
+        from retinoscope.geometry.directions import (
+            movable,
+            output_axes,
+            random_direction,
+            shaped,
+            towards,
+        )
         from retinoscope.geometry.sample import seed_of
 
         if self.directions == "eigenvectors":
@@ -258,7 +269,8 @@ class Landscape:
         if not weights and len(ways) < self.dimensions:
             raise NotApplicable("needs weights of linear maps to move; the network has none")
         for number in range(len(ways), self.dimensions):
-            ways.append(random_direction(weights, self.scale, seed_of(self.seed, number)))
+            seed = seed_of(self.seed, number)
+            ways.append(random_direction(weights, self.scale, seed, output_axes(subject)))
             called.append(f"random direction {number + 1}")
         return ways, called
 
