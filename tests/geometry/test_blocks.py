@@ -10,6 +10,7 @@ from retinoscope.geometry.blocks import blocks, owners, traces
 from retinoscope.geometry.curvature import Curvature, Learned
 from retinoscope.models.load import load_model
 from retinoscope.models.order_one import draw_at_order_one
+from retinoscope.numerics.krylov import Lanczos
 from run.tiny import build
 
 
@@ -121,13 +122,20 @@ def test_every_parameter_has_the_unit_that_uses_it(little):
 
 
 def test_the_traces_of_units_add_up(little):
+    """Where nothing is found yet, to n · v · Hv; else to the mean of the spectrum's nodes."""
     subject, curvature = little
-    start = torch.nn.functional.normalize(curvature.gradient, dim=0)
-    image = curvature.product(start)
-    found = traces(start, image, curvature.learned, owners(subject, curvature.learned))
-    size = curvature.learned.size
-    assert sum(found.values()) == pytest.approx(size * float(start @ image))
+    units, size = owners(subject, curvature.learned), curvature.learned.size
+    one = Lanczos(k=1, products=1)(curvature.product, curvature.like, seed=0)
+    assert not one.converged.any()
+    found = traces(one, curvature.learned, units)
+    assert sum(found.values()) == pytest.approx(size * float(one.start @ one.image))
     assert set(found) == {unit.name for unit in subject.anatomy if unit.parameters}
+    many = Lanczos(k=3)(curvature.product, curvature.like, seed=0)
+    assert many.converged.all()
+    nodes, weights = many.spectrum()
+    assert weights.sum() == pytest.approx(1)
+    total = sum(traces(many, curvature.learned, units).values())
+    assert total == pytest.approx(size * float(nodes @ weights))
 
 
 def test_many_starts_give_the_trace_of_each_units_part_of_the_dense_hessian(little):
@@ -138,11 +146,14 @@ def test_many_starts_give_the_trace_of_each_units_part_of_the_dense_hessian(litt
     expected = dict.fromkeys((unit.name for unit in units), 0.0)
     for unit, part in zip(units, dense.diagonal().split(sizes), strict=True):
         expected[unit.name] += float(part.sum())
-    starts = torch.randn(2000, size, generator=torch.Generator().manual_seed(0)).double()
-    starts /= starts.norm(dim=1, keepdim=True)
-    each = [traces(v, dense @ v, curvature.learned, units) for v in starts]
-    for name, value in expected.items():
-        samples = torch.tensor([found[name] for found in each])
-        error = float(samples.std() / len(samples) ** 0.5)
-        assert abs(float(samples.mean()) - value) < 4 * error  # four standard errors
-        assert error < 0.1 * sum(map(abs, expected.values()))  # else anything would pass
+    spreads = []
+    for search in (Lanczos(k=1, products=1), Lanczos(k=4, tolerance=1e-6)):
+        found = [search(lambda v: dense @ v, curvature.like, seed) for seed in range(400)]
+        each = [traces(one, curvature.learned, units) for one in found]
+        for name, value in expected.items():
+            samples = torch.tensor([one[name] for one in each])
+            error = float(samples.std() / len(samples) ** 0.5)
+            assert abs(float(samples.mean()) - value) < 4 * error  # four standard errors
+            assert error < 0.1 * sum(map(abs, expected.values()))  # else anything would pass
+        spreads.append(torch.tensor([sum(one.values()) for one in each]).std())
+    assert spreads[1] < 0.5 * spreads[0]  # what the found ones are good for

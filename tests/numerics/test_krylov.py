@@ -246,3 +246,86 @@ def test_a_rotation_changes_no_value():
     values = np.random.default_rng(0).normal(size=50)
     one, other = (search(rotated(values, seed), k=4, tolerance=1e-9) for seed in (1, 2))
     np.testing.assert_allclose(one.values, other.values, rtol=1e-8)
+
+
+CLUSTER = [*np.linspace(10, 9.94, 7), 5, *np.random.default_rng(0).normal(size=80) / 10]
+"""Seven values within a tolerance of each other: some of them are met late."""
+
+
+def test_what_lies_between_close_values_is_looked_for():
+    wanted = CLUSTER[:5]
+    for seed in range(20):
+        found = search(rotated(CLUSTER, seed), seed, k=5)
+        np.testing.assert_allclose(found.values, wanted, rtol=1e-3)  # the tolerance
+
+
+def test_another_search_finds_what_the_first_start_has_nothing_of():
+    """Once in hundreds of starts a value is missed, and so are pairs; never by looking again."""
+    values = [100, 50, -40, 30, 20, -15, 12, *np.random.default_rng(0).normal(size=60) / 10]
+    pairs = [10, 10, 9, 9, 8, 8, 7, *np.random.default_rng(0).normal(size=60) / 10]
+    matrix, twice = rotated(values), rotated(pairs)
+    missed = torch.from_numpy(np.linalg.eigh(matrix.numpy())[1][:, _place(matrix, 20)])
+    start = torch.randn(len(values), generator=torch.Generator().manual_seed(1)).double()
+    start -= (start @ missed) * missed
+    draws = torch.Generator().manual_seed(0)
+    nothing = matrix.new_empty(0, len(start))
+    blind = Lanczos(k=5)._search(lambda v: matrix @ v, start, nothing, draws)
+    assert blind.converged.all()
+    assert 20 not in blind.values.round(6)  # this is what it is about
+    for seed in range(20):
+        found = search(matrix, seed, k=5, again=True)
+        np.testing.assert_allclose(found.values, [100, 50, -40, 30, 20], rtol=1e-3)
+        found = search(twice, seed, k=5, again=True)
+        np.testing.assert_allclose(found.values, pairs[:5], rtol=1e-3)
+    assert search(matrix, k=5).products < search(matrix, k=5, again=True).products < 30
+
+
+def _place(matrix, value):
+    return int(np.abs(np.linalg.eigvalsh(matrix.numpy()) - value).argmin())
+
+
+@pytest.mark.parametrize("tolerance", [1e-2, 1e-3])
+def test_residuals_are_true_beside_what_was_found_too(tolerance):
+    values = np.repeat([1000, 990, 980, 970, 960], 6).tolist() + list(np.linspace(-5, 5, 60))
+    for seed in range(5):
+        matrix = rotated(values, seed)
+        found = search(matrix, seed, k=12, tolerance=tolerance, products=400)
+        true = true_residuals(matrix, found)
+        np.testing.assert_allclose(found.residuals, true, atol=1e-8)
+        assert (true[found.converged] <= tolerance * 1000).all()
+
+
+@pytest.mark.parametrize("scale", [1e-24, 1e22])
+def test_single_precision_of_any_size(scale):
+    """Squares of these numbers are out of its reach."""
+    matrix = rotated([5, 4, 3, 2, 1, *np.linspace(-0.1, 0.1, 95)], dtype=torch.float32)
+    found = search(matrix * scale, k=4)
+    np.testing.assert_allclose(found.values / scale, [5, 4, 3, 2], rtol=1e-3)
+
+
+def test_what_rounding_explains_is_zero():
+    found = search(rotated([3, 2, 1] + [0] * 60, dtype=torch.float32), k=6)
+    assert (found.values[3:] == 0).all()
+    assert (found.values[:3] > 0.9).all()
+
+
+def test_the_spectrum_counts_each_value_found_as_one_of_all():
+    """Its mean is the trace with far less chance than the start alone has."""
+    matrix = rotated([100, -60, 40, 20, *np.linspace(-1, 1, 96)])
+    trace, means, plain = float(matrix.trace()) / 100, [], []
+    for seed in range(60):
+        found = search(matrix, seed, k=4)
+        nodes, weights = found.spectrum()
+        assert weights.sum() == pytest.approx(1)
+        top = np.abs(nodes - 100) < 0.1
+        assert weights[top].sum() == pytest.approx(0.01, rel=1e-6)
+        means.append(nodes @ weights)
+        plain.append(found.nodes @ found.weights)
+    assert abs(np.mean(means) - trace) < 4 * np.std(means) / np.sqrt(60)  # four standard errors
+    assert np.std(means) < 0.1 * np.std(plain)
+    whole = search(symmetric(6), k=6)
+    np.testing.assert_allclose(whole.spectrum()[1].sum(), 1)
+    halves = search(matrix, k=4, basis=1, tolerance=1e-10, products=300)  # restarted
+    nodes, weights = halves.spectrum()
+    assert weights.sum() == pytest.approx(1)
+    assert (weights >= 0).all()

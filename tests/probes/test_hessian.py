@@ -121,7 +121,7 @@ def test_softmax_regression_in_closed_form():
     values = torch.linalg.eigvalsh(inputs.T @ inputs / len(images)).flip(0) / 10
     np.testing.assert_allclose(found.eigenvalues[0], values[:2].repeat_interleave(9)[:12], 1e-8)
     assert found.nep == 0
-    assert found.nep_interval == (0.0, 0.0)
+    assert found.nep_interval is None  # of a single mini-batch
     assert found.nll == pytest.approx(np.log(10))
 
 
@@ -291,7 +291,9 @@ def test_bad_input_is_told_in_words(tmp_path):
 def test_no_training_data_and_training_mode_are_refused():
     images = torch.utils.data.TensorDataset(torch.rand(20, 3, 16, 16), torch.arange(20) % 10)
     only_test = load_subject(build().eval(), {"test": images}, name="tiny", size=(16, 16))
-    with pytest.raises(NotApplicable, match=r"needs the split 'train' augmented; the data have"):
+    with pytest.raises(
+        NotApplicable, match=r"'train' augmented; the data have: test\. Put .* train/ "
+    ):
         measure(Hessian(), only_test)
     assert measure(Hessian(images="test", batches=1), only_test).images == 16
     training = load_subject(build().train(), "cues", name="tiny", size=(16, 16), images=20)
@@ -313,3 +315,36 @@ def test_augmentation_and_weight_decay_are_those_of_the_training():
     assert load_subject(TINY, "cues", images=20).weight_decay == 0.0
     with pytest.raises(WrongInput, match="no setting"):
         load_subject(TINY, "cues", decay=0.1)
+
+
+def test_what_is_frozen_is_part_of_the_key(tmp_path):
+    """The same weights, but others of them learn: another Hessian."""
+    model = build().eval()
+
+    def measured():
+        subject = load_subject(model, "cues", name="tiny", size=(16, 16), images=20)
+        return Run(tmp_path).measure(Hessian(batches=1, k=2), subject)
+
+    before = measured()
+    model.stem.requires_grad_(False)
+    after = measured()
+    assert after.left_out == ("stem.weight", "stem.bias")
+    assert after.parameters < before.parameters
+
+
+def test_the_ends_are_both_drawn_and_one_mini_batch_has_no_interval(everything):
+    found = measure(Hessian(batch=8, batches=1, k=3, which="both"), everything)
+    assert found.negative.size > 0
+    assert found.positive.size > 0
+    assert np.trapezoid(found.negative, found.negative_at) == pytest.approx(0.5, abs=0.02)
+    assert found.nep_interval is None
+    assert found.trace_error is None
+
+
+def test_a_convex_loss_has_no_negative_eigenvalues_by_rounding():
+    """Of softmax regression on two images, few eigenvalues are not 0."""
+    linear = draw_at_order_one(nn.Sequential(nn.Flatten(), nn.Linear(3 * 16, 10))).eval()
+    subject = load_subject(linear, "cues", name="convex", size=(4, 4), images=12)
+    found = measure(Hessian(k=30, batch=2, batches=3), subject)
+    assert found.nep == 0
+    assert (found.eigenvalues == 0).any()

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import torch
-from torch import Tensor
 
 from retinoscope.core.subject import Subject
 from retinoscope.core.unit import Unit
 from retinoscope.geometry.curvature import Learned
+from retinoscope.numerics.krylov import Eigenpairs
 
 By = Literal["kind", "stage", "unit"]
 
@@ -48,24 +48,32 @@ def _called(unit: Unit, by: By) -> str:
     return f"stage {unit.stage}"
 
 
-def traces(
-    start: Tensor, image: Tensor, learned: Learned, units: Sequence[Unit]
-) -> Mapping[str, float]:
+def traces(found: Eigenpairs, learned: Learned, units: Sequence[Unit]) -> Mapping[str, float]:
     """An estimate of the trace of each unit's block.
 
     Of a vector v that is uniform on the sphere, n · v · Hv estimates the trace without bias
-    (Hutchinson, 1990), and the coordinates of a block that of the block.
+    (Hutchinson, 1990), and the coordinates of a block that of the block. The eigenvalues that were
+    found are counted as they are, and v serves for what is left beside them, which varies far less.
 
     Args:
-        start: v, of length 1.
-        image: Hv.
+        found: With the start v and its image Hv.
         learned: The parameters that the coordinates belong to.
         units: The unit of each parameter.
     """
     sizes = [tensor.numel() for tensor in learned.tensors]
-    products = (start.cpu().double() * image.cpu().double()).split(sizes)
-    sums = torch.stack([product.sum() for product in products]) * learned.size
-    found: dict[str, float] = {}
+    rest, image = found.start.cpu().double(), found.image.cpu().double()
+    diagonal = torch.zeros_like(rest)
+    for value, vector, sure in zip(found.values, found.vectors, found.converged, strict=True):
+        if sure:
+            vector = vector.cpu().double()
+            share = found.start.cpu().double() @ vector
+            rest, image = rest - share * vector, image - value * share * vector
+            diagonal += value * vector.square()
+    left = learned.size - int(found.converged.sum())
+    if left:
+        diagonal += rest * image * (left / rest.square().sum())
+    sums = torch.stack([part.sum() for part in diagonal.split(sizes)])
+    shares: dict[str, float] = {}
     for unit, value in zip(units, sums.tolist(), strict=True):
-        found[unit.name] = found.get(unit.name, 0.0) + value
-    return found
+        shares[unit.name] = shares.get(unit.name, 0.0) + value
+    return shares

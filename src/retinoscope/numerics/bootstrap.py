@@ -30,13 +30,15 @@ def bootstrap_interval(
         seed: Of the draws.
 
     Returns:
-        Both ends; None where no sample has a value.
+        Both ends; None where no sample has a value, and where one group is all there is.
 
     Example:
         >>> ones = np.ones((8, 3))
         >>> bootstrap_interval(ones, lambda samples: samples.mean((1, 2)))
         (1.0, 1.0)
     """
+    if len(groups) < 2:
+        return None
     random = np.random.default_rng(seed)
     chosen = random.integers(len(groups), size=(SAMPLES, len(groups)))
     values = np.concatenate([statistic(groups[some]) for some in np.split(chosen, _PARTS)])

@@ -8,7 +8,7 @@ whole spectrum (Golub & Welsch, 1969; Ghorbani et al., 2019, arXiv:1901.10159).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -27,8 +27,10 @@ _LITTLE = 1e-2
 """What is left of a product, as a share of the largest value, that is orthogonalised once more."""
 _GROWTH = 10.0
 """By how many residuals a value may still grow; eigenvectors that a space hardly holds do that."""
-_SAME = 1e-2
-"""Share of the tolerance within which two values are copies of one."""
+_SAME, _CLOSE = 1e-2, 15.0
+"""Tolerances, of the largest value and of their own, within which two may hide a third."""
+_ROUGH = 0.1
+"""Residual, as a share of a value, at which it is known well enough to be passed over."""
 _ALARM = 3.09
 """Normal quantile of 0.999: how surprising the start must be before copies are looked for."""
 
@@ -55,6 +57,29 @@ class Eigenpairs:
     weights: np.ndarray
     closed: bool
     """Whether the matrix mapped the space of the search into itself, so that copies are likely."""
+    noise: float
+    """Values of this size cannot be told from 0, and are 0."""
+
+    def spectrum(self) -> tuple[np.ndarray, np.ndarray]:
+        """A quadrature of the whole spectrum that knows better than its start.
+
+        Each eigenvalue that was found is one of n, whatever share of it the start has; the other
+        nodes stand for the rest.
+        """
+        size = len(self.start)
+        found, vectors = self.values[self.converged], self.vectors[torch.from_numpy(self.converged)]
+        weights = self.weights.copy()
+        for value, share in zip(found, (vectors @ self.start).square().tolist(), strict=True):
+            nearest = np.abs(self.nodes - value).argmin()
+            weights[nearest] -= min(weights[nearest], share)
+        left = 1 - len(found) / size
+        if left and weights.sum() <= len(weights) * np.finfo(np.float64).eps:
+            return self.nodes, self.weights  # the start has nothing of the rest
+        weights *= left / (weights.sum() or 1.0)
+        nodes = np.concatenate([found, self.nodes])
+        weights = np.concatenate([np.full(len(found), 1 / size), weights])
+        order = np.argsort(nodes, kind="stable")
+        return nodes[order], weights[order]
 
 
 @dataclass(frozen=True)
@@ -64,10 +89,11 @@ class Lanczos:
     A value θ with residual r is off by at most r; by about r² over its distance to the others,
     which is far less, but a neighbour that no value stands for yet can make that untrue. So it is
     found when r is below ``tolerance`` · |θ + shift| and the next value, at either end, is known or
-    too small. A single start cannot tell copies of an eigenvalue apart; where it meets some
-    with a weight that one alone would hardly have, or ends in a space that the matrix maps into
-    itself, the search is repeated beside what was found. Two or three copies can still pass for
-    one.
+    too small. What a start has next to nothing of is still missed, once in some hundred searches,
+    and it cannot tell copies of an eigenvalue apart. So the search is repeated beside what was
+    found where two values are close, where the start has more of them than of single ones, or
+    where it ends in a space that the matrix maps into itself; a few copies can still pass for one.
+    ``again`` repeats it always, until nothing new comes.
 
     Example:
         >>> matrix = torch.diag(torch.tensor([10.0, -9.9, 5, -4, 3, -2], dtype=torch.float64))
@@ -90,25 +116,23 @@ class Lanczos:
     """Added to eigenvalues where their magnitude counts."""
     basis: int | None = None
     """Vectors that are kept at once; as memory allows if None."""
+    again: bool = False
+    """Whether to look beside what was found in any case, from another start."""
 
     def __call__(self, product: Product, like: Tensor, seed: int) -> Eigenpairs:
         """The eigenvalues of the matrix that ``product`` multiplies vectors such as ``like`` by."""
         draws = torch.Generator().manual_seed(seed)
         found = self._search(product, _drawn(like, draws), like.new_empty(0, len(like)), draws)
-        while self._suspicious(found, len(like)) and found.products < self.products:
-            aside = found.vectors
-
-            def beside(vector: Tensor, aside: Tensor = aside) -> Tensor:
-                return _without(product(_without(vector, aside)), aside)
-
+        while self._unsure(found, len(like)) and found.products < self.products:
             # Two at a time tell neighbours apart, and suffice to see that nothing larger is left.
             left = replace(self, k=2, products=self.products - found.products, steps=0)
-            size = float(np.abs(found.values).max())
-            more = left._search(beside, _drawn(like, draws), aside, draws, size)
+            more = left._search(
+                product, _drawn(like, draws), found.vectors, draws, self._bars(found)
+            )
             found, brought = self._merged(found, more)
             if not brought:
                 break
-        return found
+        return replace(found, values=np.where(np.abs(found.values) > found.noise, found.values, 0))
 
     def _search(
         self,
@@ -116,17 +140,19 @@ class Lanczos:
         start: Tensor,
         aside: Tensor,
         draws: torch.Generator,
-        size: float = 0.0,
+        known: tuple[float, Sequence[float]] = (0.0, ()),
     ) -> Eigenpairs:
         """One Krylov space, restarted where memory asks for it.
 
         Args:
-            product: Of the matrix beside ``aside``.
+            product: Of the matrix.
             start: What the space begins with.
             aside: Orthonormal vectors that it must not hold.
             draws: For fresh vectors, where the matrix maps the space into itself.
-            size: Of the matrix at least: what is left of it beside ``aside`` may be rounding alone.
+            known: The size of the matrix at least, since what is left of it beside ``aside`` may be
+                rounding alone; and for each end what a value must exceed to be of any use.
         """
+        size, bars = known
         space = _Space(start, self._room(start), aside, draws, size)
         first, image = space.vectors[0].clone(), space.expand(product)
         quadrature: tuple[np.ndarray, np.ndarray] | None = None
@@ -134,7 +160,8 @@ class Lanczos:
         while True:
             values, residuals, coordinates = space.ritz()
             noise = _NOISE * torch.finfo(start.dtype).eps * max(size, np.abs(values).max())
-            places, converged, settled = self._verdict(values, residuals, noise)
+            places, settled = self._verdict(values, residuals, noise)
+            settled |= self._useless(values, residuals, bars)
             if (settled and done >= self.steps) or space.whole or done >= self.products:
                 break
             if space.full:
@@ -143,10 +170,12 @@ class Lanczos:
             space.expand(product)
             done += 1
         nodes, weights = quadrature or space.quadrature()
+        residuals = np.hypot(residuals, space.leaked(coordinates))
         return Eigenpairs(
-            values=values[places], residuals=residuals[places], converged=converged[places],
+            values=values[places], residuals=residuals[places],
+            converged=self._close(values, residuals, noise)[places],
             vectors=space.lifted(coordinates[:, places]), products=done, start=first, image=image,
-            nodes=nodes, weights=weights, closed=space.closed,
+            nodes=nodes, weights=weights, closed=space.closed, noise=noise,
         )  # fmt: skip
 
     def _room(self, start: Tensor) -> int:
@@ -168,11 +197,15 @@ class Lanczos:
         ends = [np.argsort(-measure, kind="stable")[:count] for measure in self._ends(values)]
         return np.array(list(dict.fromkeys(np.concatenate(ends).tolist())), dtype=np.int64)
 
+    def _close(self, values: np.ndarray, residuals: np.ndarray, noise: float) -> np.ndarray:
+        """Which values are found."""
+        return residuals <= np.maximum(self.tolerance * np.abs(values + self.shift), noise)
+
     def _verdict(
         self, values: np.ndarray, residuals: np.ndarray, noise: float
-    ) -> tuple[np.ndarray, np.ndarray, bool]:
-        """The places of what is asked for, which values are found, and whether all of it is."""
-        found = residuals <= np.maximum(self.tolerance * np.abs(values + self.shift), noise)
+    ) -> tuple[np.ndarray, bool]:
+        """The places of what is asked for, and whether all of it is found."""
+        found = self._close(values, residuals, noise)
         places = self._wanted(values, self.k)
         settled = bool(found[places].all())
         for measure in self._ends(values):
@@ -181,19 +214,47 @@ class Lanczos:
                 settled = False
                 continue
             last, rest = order[self.k - 1], order[self.k :]
-            both = [values[rest].argmax(), values[rest].argmin()]
-            rivals = rest[both] if self.which == "magnitude" else rest[:1]
+            rivals = self._rivals(values, rest)
             # What comes next may still grow: it must be known, or too small in any case.
             grown = measure[rivals] + _GROWTH * residuals[rivals]
             settled &= bool((found[rivals] | (grown < measure[last])).all())
-        return places, found, settled
+        return places, settled
 
-    def _suspicious(self, found: Eigenpairs, size: int) -> bool:
-        """Whether eigenvalues may have copies: the start has more of them than of single ones."""
-        if (whole := max(len(found.nodes), len(found.values)) >= size) or found.closed:
+    def _rivals(self, values: np.ndarray, rest: np.ndarray) -> np.ndarray:
+        """The first of the others, in falling order; of magnitudes, that of either sign."""
+        both = [values[rest].argmax(), values[rest].argmin()]
+        return rest[both] if self.which == "magnitude" else rest[:1]
+
+    def _useless(self, values: np.ndarray, residuals: np.ndarray, bars: Sequence[float]) -> bool:
+        """Whether nothing in this space will exceed what is known already."""
+        for measure, bar in zip(self._ends(values), bars, strict=False):
+            order = np.argsort(-measure, kind="stable")
+            rivals = self._rivals(values, order)
+            grown = measure[rivals] + _GROWTH * residuals[rivals]
+            rough = residuals[order[0]] > _ROUGH * np.abs(values[order[0]])
+            if rough or (grown >= bar).any():
+                return False
+        return bool(bars)
+
+    def _bars(self, found: Eigenpairs) -> tuple[float, list[float]]:
+        """The size of the matrix, and the least of what was found at each end."""
+        ends = [np.sort(measure)[-self.k :] for measure in self._ends(found.values)]
+        full = len(found.values) >= self.k * len(ends)
+        return float(np.abs(found.values).max()), [float(end[0]) for end in ends] if full else []
+
+    def _unsure(self, found: Eigenpairs, size: int) -> bool:
+        """Whether there may be more: copies of eigenvalues, or some between others."""
+        if (
+            (whole := max(len(found.nodes), len(found.values)) >= size)
+            or found.closed
+            or self.again
+        ):
             return not whole
-        near = _SAME * self.tolerance * np.abs(found.values).max()
-        if (np.diff(np.sort(found.values)) <= near).any():
+        rising = np.sort(found.values)
+        own = _CLOSE * np.maximum(np.abs(rising[1:]), np.abs(rising[:-1]))
+        if (
+            np.diff(rising) <= self.tolerance * np.maximum(_SAME * np.abs(rising).max(), own)
+        ).any():
             return True
         places = self._wanted(found.nodes, self.k)
         # Of j single eigenvectors a random start has a share of about j / n: χ² with j degrees.
@@ -205,9 +266,8 @@ class Lanczos:
         """The best of two searches, and whether the second one brought anything."""
         values = np.concatenate([old.values, new.values])
         best = self._wanted(values, self.k)
-        noise = _NOISE * torch.finfo(old.vectors.dtype).eps * np.abs(values).max()
         ends = [[np.sort(m)[-self.k :] for m in self._ends(v)] for v in (old.values, values)]
-        brought = len(best) > len(old.values) or np.sum(ends[1]) > np.sum(ends[0]) + noise
+        brought = len(best) > len(old.values) or np.sum(ends[1]) > np.sum(ends[0]) + old.noise
         return replace(
             old, values=values[best], products=old.products + new.products,
             residuals=np.concatenate([old.residuals, new.residuals])[best],
@@ -228,6 +288,8 @@ class _Space:
         self.vectors = start.new_empty(self.room + 1, len(start))
         self.vectors[0] = _unit(_without(start, aside))
         self.projected = np.zeros((self.room, self.room))
+        self.leaks = np.zeros((len(aside), self.room))
+        """What of each product lies along the vectors set aside."""
         self.size = 0
         self.beyond = 0.0
         """How much of the last product lies outside."""
@@ -246,7 +308,11 @@ class _Space:
     def expand(self, product: Product) -> Tensor:
         """Multiply the newest vector; what leaves the space becomes the next one."""
         newest = self.size
-        image = product(self.vectors[newest])
+        image = whole = product(self.vectors[newest])
+        if len(self.aside):
+            leak = self.aside @ whole
+            image = whole - leak @ self.aside
+            self.leaks[:, newest] = leak.cpu().double().numpy()
         # In exact arithmetic a product meets the last two vectors only (all, behind a restart);
         # taking these away first makes one pass over the whole basis as good as two.
         near, basis = self.vectors[self._near : newest + 1], self.vectors[: newest + 1]
@@ -259,12 +325,12 @@ class _Space:
         self.projected[: newest + 1, newest] = column.cpu().numpy()
         self.projected[newest, : newest + 1] = self.projected[: newest + 1, newest]
         self.size, self._near = newest + 1, newest
-        self.beyond = float(rest.norm())
+        self.beyond = _length(rest)
         if not self.whole:
             self._turn(rest)
         else:
             self.beyond = 0.0
-        return image
+        return whole
 
     def _turn(self, rest: Tensor) -> None:
         """Make what is left of a product the next vector; a fresh one where nothing is left."""
@@ -282,6 +348,10 @@ class _Space:
         values, coordinates = np.linalg.eigh(self.projected[: self.size, : self.size])
         return values, self.beyond * np.abs(coordinates[-1]), coordinates
 
+    def leaked(self, coordinates: np.ndarray) -> np.ndarray:
+        """How far the products of guesses lead back to the vectors set aside."""
+        return np.linalg.norm(self.leaks[:, : self.size] @ coordinates, axis=0)
+
     def quadrature(self) -> tuple[np.ndarray, np.ndarray]:
         """Nodes, and how much of the first vector belongs to each."""
         values, _, coordinates = self.ritz()
@@ -291,6 +361,7 @@ class _Space:
         """Keep these guesses and the newest direction only."""
         values, _, coordinates = self.ritz()
         kept, newest = self.lifted(coordinates[:, places]), self.vectors[self.size].clone()
+        self.leaks[:, : len(places)] = self.leaks[:, : self.size] @ coordinates[:, places]
         self.size, self._near = len(places), 0
         self.vectors[: self.size] = kept
         self.vectors[self.size] = newest
@@ -309,7 +380,13 @@ def _drawn(like: Tensor, draws: torch.Generator) -> Tensor:
 
 
 def _unit(vector: Tensor) -> Tensor:
-    return vector / vector.norm()
+    return vector / _length(vector)
+
+
+def _length(vector: Tensor) -> float:
+    """The norm, also where squares would be too small or too large for single precision."""
+    largest = float(vector.abs().max())
+    return largest * float((vector / largest).norm()) if largest else 0.0
 
 
 def _without(vector: Tensor, directions: Tensor) -> Tensor:

@@ -37,11 +37,11 @@ _TYPICAL = 20
 class HessianResult(Result):
     """``eigenvalues[b, i]``: the i-th of mini-batch b, of the loss with its weight decay.
 
-    ``residuals`` are ‖Hv − λv‖. NEP, APE and the densities are those of the k values of largest
-    magnitude of all mini-batches together; the densities below and above 0 integrate to ``nep`` and
-    1 − ``nep``. Where one end alone was asked for, these k are not known: there is neither NEP nor
-    APE, and the densities are those of the values found. ``spectrum`` is the density of *all*
-    eigenvalues, by Lanczos quadrature from ``nodes`` and their ``node_weights``. Blocks are the
+    ``residuals`` are ‖Hv − λv‖. NEP and APE are those of the k values of largest magnitude of all
+    mini-batches together; where one end alone was asked for, these are not known, and there is
+    neither. The densities below and above 0 are those of all values in ``eigenvalues``, and
+    integrate to the shares of these. ``spectrum`` is the density of *all* eigenvalues of the
+    Hessian, by Lanczos quadrature from ``nodes`` and their ``node_weights``. Blocks are the
     parts of the Hessian that belong to the parameters of a unit, a stage or a kind alone. Traces
     are without weight decay, which adds itself to each eigenvalue. Rows are filled up with NaN.
     Intervals hold 95 % of bootstrap samples over mini-batches.
@@ -146,6 +146,9 @@ class Hessian:
     tolerance: float = setting(1e-3, "Residual, as a share of an eigenvalue, at which it is found.")
     products: int = setting(200, "Hessian-vector products at most, per mini-batch and block.")
     steps: int = setting(0, "Products at least, for a finer density of the whole spectrum.")
+    again: bool = setting(
+        False, "Search once more beside what was found: surer, for a third or so more products."
+    )
     seed: int = setting(0, "Of which images form a mini-batch, and of where the search begins.")
 
     def __post_init__(self) -> None:
@@ -165,7 +168,7 @@ class Hessian:
             if not holds
         ]
         if broken:
-            raise ValueError(f"{'; '.join(broken)}. Got {self}.")
+            raise ValueError(f"What must hold: {'; '.join(broken)}. Got {self}.")
 
     @property
     def needs(self) -> Needs:
@@ -215,7 +218,8 @@ class Hessian:
         search = self._search(subject)
         found = search(curvature.product, curvature.like, seed_of(self.seed, number, 0))
         units = owners(subject, curvature.learned)
-        shares = traces(found.start, found.image, curvature.learned, units)
+        shares = traces(found, curvature.learned, units)
+        nodes, weights = found.spectrum()
         return {
             "number": np.array(number),
             "values": self._padded(found.values),
@@ -227,8 +231,8 @@ class Hessian:
             "images": np.array(curvature.images),
             "parameters": np.array(curvature.learned.size),
             "left_out": np.array(curvature.learned.left_out, dtype=np.str_),
-            "nodes": found.nodes,
-            "weights": found.weights,
+            "nodes": nodes,
+            "weights": weights,
             "units": np.array(list(shares), dtype=np.str_),
             "traces": np.array(list(shares.values())),
             **self._blocks(subject, curvature, units, number),
@@ -255,6 +259,7 @@ class Hessian:
         return Lanczos(
             k=min(self.k, limit or self.k), which=self.which, tolerance=self.tolerance,
             products=self.products, steps=self.steps, shift=self._decay(subject.weight_decay),
+            again=self.again,
         )  # fmt: skip
 
     def _decay(self, of_training: float) -> float:
@@ -337,7 +342,7 @@ class Hessian:
             products=sum(int(p["products"]) + int(p["block_products"]) for p in partials),
             unfinished=sum(int(p["unfinished"]) + int(p["block_unfinished"]) for p in partials),
             **sample_facts(largest(values, self.k), self.seed, known),
-            **sample_densities(largest(values, self.k)),
+            **sample_densities(values),
             **whole_density(nodes, weights),
             **mean_fields("trace", traces.sum(1)),
             **mean_fields("unit_trace", _in_order(anatomy, names, traces)),

@@ -52,6 +52,9 @@ def key_of(probe: Probe | Watcher, subject: Subject) -> str:
         "weight decay": subject.weight_decay if needs.labels else 0.0,  # a part of losses alone
         "others": [subject.another(name).fingerprint for name in needs.others],
     }
+    if needs.labels:  # what asks for no gradient has no part in the curvature of a loss
+        named = subject.backbone.named_parameters()
+        plain["frozen"] = [name for name, tensor in named if not tensor.requires_grad]
     if needs.snapshots is not None:
         plain["snapshots"] = fingerprint(snapshots_of(subject, needs))
     return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:_DIGITS]
