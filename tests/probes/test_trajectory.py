@@ -248,6 +248,16 @@ def test_the_key_follows_the_snapshots_where_they_are_needed(tmp_path, subject):
     assert key_of(Variance(), subject) == others
 
 
+def test_a_training_that_has_not_ended_is_told(tmp_path):
+    made = write_training(tmp_path / "training", warmup=0, epochs=20)
+    write(made / "snapshots", {name: drawn(i) for i, name in enumerate(("init", "epoch-0010"))})
+    weights = str(made / "snapshots" / "epoch-0010.safetensors")
+    subject = load_subject(TINY, "cues", weights=weights, images=4)
+    probe = Trajectory()
+    outcome = perform(Task((probe,), probe.pieces(subject)[0]), subject)
+    assert outcome.notices == ("there is no snapshot of the end: epoch-0010 stands for it",)
+
+
 def test_settings_that_make_no_sense():
     for given, message in (
         ({"images": "train"}, "images is one of augmented, clean, test"),

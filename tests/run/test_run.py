@@ -423,6 +423,23 @@ def test_a_first_piece_is_done_first_and_handed_to_the_others(tiny, tmp_path):
     assert json.loads(note.read_text())["notices"] == ["had to hurry"]
 
 
+def test_seconds_are_those_of_a_probes_own_pieces(tiny, tmp_path, monkeypatch):
+    import retinoscope.run.task as task
+
+    class Clock:
+        now = 0.0
+
+        @staticmethod
+        def monotonic():
+            Clock.now += 1.0
+            return Clock.now
+
+    monkeypatch.setattr(task, "time", Clock)
+    Run(tmp_path).measure_all((Sum(), Sum(slow=0.1)), tiny(images=8))
+    notes = [json.loads(note.read_text()) for note in tmp_path.rglob("*.note.json")]
+    assert [note["seconds"] for note in notes] == [4.0, 4.0]  # four pieces of each, one second each
+
+
 @pytest.mark.parametrize("when", ["seconds", "base", "1"])
 def test_a_probe_that_finds_itself_not_applicable_does_not_stop_the_others(tiny, tmp_path, when):
     subject = tiny(images=8)

@@ -127,9 +127,14 @@ class Subject:
         """The images a probe asks for; says what exists where they do not."""
         if (found := self.splits.get((needs.split, needs.augmented))) is None:
             existing = ", ".join(f"{n}{' (augmented)' * a}" for n, a in self.splits) or "none"
+            lacking = all(name != needs.split for name, _ in self.splits)
+            way = (
+                f". Put images into a folder {needs.split}/ with a folder per class, or ask for "
+                "others where the probe lets you choose (--PROBE-images test)"
+            )
             raise NotApplicable(
                 f"needs the split {needs.split!r}{' augmented' * needs.augmented}; "
-                f"the data have: {existing}"
+                f"the data have: {existing}{way * lacking}"
             )
         if not needs.labels:
             return found

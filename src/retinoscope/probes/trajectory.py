@@ -81,7 +81,8 @@ class Trajectory:
         "Each point is a snapshot; the last one lies at the origin. Two directions show only their "
         "share of what moves, so the loss is measured at the snapshots themselves, not in the "
         "plane. A straightness of 1 is a straight line; turning adds up the angles between steps. "
-        "Both depend on how many snapshots there are, so compare paths with equally many. Park & "
+        "Both depend on how many snapshots there are, so compare paths with equally many. Every "
+        "snapshot of one training shows the same path. Park & "
         "Kim (2022) drew the polar coordinates and found the paths of ViTs smoother; the author "
         "has since withdrawn that figure, because it may mislead and is hard to reproduce: "
         "conclude nothing from it."
@@ -131,6 +132,8 @@ class Trajectory:
             partial = self._at(subject, found[piece.what["snapshot"]])
             return partial | {"place": np.array(piece.what["place"])}
         path = [found[name] for name in piece.what["snapshots"]]
+        if path[0].name == "init" and path[-1].name != "end":
+            subject.say(f"there is no snapshot of the end: {path[-1].name} stands for it")
         decay = subject.weight_decay if self.weight_decay is None else self.weight_decay
         return {
             "gram": gram_matrix(path, subject.backbone),

@@ -26,6 +26,8 @@ class Job:
     redone: list[str] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
     found: int = 0
+    seconds: float = 0.0
+    """Of work on its pieces; what several watchers see in one pass counts for each."""
     refused: str = ""
     """Why the probe is not applicable, once that has shown; the others go on."""
 
@@ -56,12 +58,12 @@ def tasks_of(jobs: Sequence[Job]) -> Iterator[Task]:
                 yield Task(lacking, piece)
 
 
-def summary(job: Job, subject: Subject, seconds: float, aside: Sequence[SetAside]) -> str:
+def summary(job: Job, subject: Subject, aside: Sequence[SetAside]) -> str:
     """What was done for a probe, in one line."""
     done = len(job.missing)
     lost = f", {len(aside)} images set aside" if aside else ""
     again = f", {len(job.redone)} done again" if job.redone else ""
     return (
         f"{subject.name}: {name_of(job.probe)} done, {done} of {len(job.pieces)} pieces in "
-        f"{seconds:.1f} s{again}{lost}"
+        f"{job.seconds:.1f} s{again}{lost}"
     )

@@ -84,14 +84,13 @@ class Run:
             answers, jobs = self._look(list(map(_checked, probes)), subject, folder)
         finally:
             self.reporter.end()
-        start = time.monotonic()
         self._do_missing(jobs, subject)
         for job in jobs:
             if job.refused:
                 answers[job.probe] = reason = NotApplicable(job.refused)
                 self._skip(job.probe, subject, folder, reason)
             else:
-                answers[job.probe] = self._finish(job, subject, time.monotonic() - start)
+                answers[job.probe] = self._finish(job, subject)
         return _by_name({probe: answers[probe] for probe in dict.fromkeys(probes)})
 
     def _look(
@@ -181,6 +180,8 @@ class Run:
             return
         for task, outcome in engine.run(subject, tasks):
             owners = [next(job for job in jobs if job.probe == probe) for probe in task.probes]
+            for job in owners:
+                job.seconds += outcome.seconds
             if outcome.refused:
                 for job in owners:
                     job.refused = outcome.refused
@@ -197,7 +198,7 @@ class Run:
     def _foresee(self, jobs: Sequence[Job], subject: Subject) -> None:
         """Say how long it will take where a probe can tell."""
         for job in jobs:
-            if len(job.missing) > 1 and isinstance(job.probe, Foreseeing):
+            if job.missing and isinstance(job.probe, Foreseeing):
                 workers = max(1, getattr(self.engine, "jobs", 1))
                 try:
                     total = job.probe.seconds(subject) * len(job.missing) / workers
@@ -207,7 +208,7 @@ class Run:
                 if total > _WORTH_SAYING:
                     self.reporter.say(
                         f"{subject.name}: {name_of(job.probe)} will take about {spoken(total)}: "
-                        f"{len(job.missing)} pieces"
+                        f"{len(job.missing)} piece{'s' * (len(job.missing) > 1)}"
                     )
 
     def _keep(self, task: Task, outcome: Outcome, owners: Sequence[Job]) -> None:
@@ -218,7 +219,7 @@ class Run:
         for text in outcome.notices:
             self.reporter.say(text)
 
-    def _finish(self, job: Job, subject: Subject, seconds: float) -> Result:
+    def _finish(self, job: Job, subject: Subject) -> Result:
         """Combine all pieces, read back from disk, and write the result and its note."""
         finished = []
         for piece in job.pieces:
@@ -244,7 +245,7 @@ class Run:
         result = replace(result, protocol=protocol_of(job.probe, subject, aside))
         note = {
             "key": job.key,
-            "seconds": round(seconds, 3),
+            "seconds": round(job.seconds, 3),
             "pieces": len(job.pieces),
             "found": job.found,
             "redone": job.redone,
@@ -255,7 +256,7 @@ class Run:
             result.save(job.folder, job.stem)
             path = job.folder / f"{job.stem}.note.json"
             write_atomically(path, json.dumps(note, indent=1, ensure_ascii=False) + "\n")
-        self.reporter.say(summary(job, subject, seconds, aside))
+        self.reporter.say(summary(job, subject, aside))
         return result
 
     def _skip(self, probe: Question, subject: Subject, folder: Path, reason: NotApplicable) -> None:

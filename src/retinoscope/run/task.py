@@ -6,6 +6,7 @@ pass through the network serves them all.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -43,6 +44,7 @@ class Outcome:
     notices: tuple[str, ...] = ()
     refused: str = ""
     """Why the probe is not applicable after all, where only measuring shows it."""
+    seconds: float = 0.0
 
 
 def shards(split: Split) -> list[Piece]:
@@ -61,6 +63,7 @@ def has_maps(unit: Unit) -> bool:
 
 def perform(task: Task, subject: Subject) -> Outcome:
     """Do the work of a task; images that it had to set aside come back with what it gave."""
+    start = time.monotonic()
     aside: list[SetAside] = []
     notices: list[str] = []
     watched = {which: _Recorded(split, aside) for which, split in subject.splits.items()}
@@ -74,10 +77,11 @@ def perform(task: Task, subject: Subject) -> Outcome:
         try:
             partials = [probe.measure(recorded, task.piece)]
         except NotApplicable as reason:
-            return Outcome((), tuple(dict.fromkeys(notices)), str(reason))
+            return Outcome((), tuple(dict.fromkeys(notices)), refused=str(reason))
     lost = tuple(dict.fromkeys(aside))
     finished = tuple(Finished(partial, lost) for partial in partials)
-    return Outcome(finished, tuple(dict.fromkeys(notices)))
+    seconds = time.monotonic() - start
+    return Outcome(finished, tuple(dict.fromkeys(notices)), seconds=seconds)
 
 
 @dataclass(frozen=True)
