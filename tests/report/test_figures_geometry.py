@@ -180,6 +180,33 @@ def test_charts_side_by_side_can_be_compared():
     low, high = maps[0].scale.low, maps[0].scale.high
     assert low == 0.3
     assert high > 0.3 + 3 * 1.0  # what the flatter of them reaches
+    maps, note = side_by_side([by_field(landscape(c))["nll"].chart for c in (100.0, 1.0)])
+    assert [chart.scale for chart in maps] == [None, None]  # else the flatter has one colour
+    assert note.startswith("Each chart has its own colours")
+
+
+def test_who_has_nothing_to_draw_is_named():
+    from dataclasses import replace
+
+    from retinoscope.report.build import render
+
+    nothing = np.array([])
+    convex = replace(hessian(), negative=nothing, negative_at=nothing, nep=0.0)
+    page = render([subject("<one>", hessian()), subject("<two>", convex)])
+    title = "Negative eigenvalues of mini-batches: the area is how far from convex"
+    row = page.split(f"<h3>{title}</h3>")[1].split("<h3>")[0]
+    assert row.count("<figcaption>") == 1
+    assert "Nothing to draw here for <bdi>&lt;two&gt;</bdi>." in row
+    assert page.count("Nothing to draw here") == 1
+
+
+def test_a_single_mini_batch_has_no_interval_in_words():
+    from dataclasses import replace
+
+    said = " ".join(sentences(replace(hessian(), nep_interval=None, ape_interval=None)))
+    assert "(NEP) the positive ones" in said
+    assert "(APE)" in said
+    assert "unknown" not in said
 
 
 def test_words_say_what_the_numbers_are():
@@ -188,7 +215,8 @@ def test_words_say_what_the_numbers_are():
         "20 % of the eigenvalues of largest magnitude are negative",
         "negative (NEP, 95 % interval 10 % to 40 %)",
         "the positive ones are 10 on average (APE, 95 % interval 8 to 12)",
-        "40 eigenvalues of 8 mini-batches, by 4,200 products",
+        "found: 40 eigenvalues of 8 mini-batches, from ",
+        ", by 4,200 products",
         "trace of the NLL's Hessian is 125 ± 10",
         "weight decay 0.0001 is part of the loss",
         "1 tensor without a gradient took no part: pos_embed",

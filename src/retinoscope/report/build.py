@@ -56,6 +56,8 @@ class Row:
     """The protocol that all of them share; empty if they differ."""
     note: str
     """What to mind in comparing them; empty if their axes are the same."""
+    without: Sequence[str]
+    """Subjects that have nothing to draw here."""
 
 
 @dataclass(frozen=True)
@@ -191,7 +193,10 @@ def _section(anchor: str, name: str, members: Sequence[tuple[Examined, Measured]
     return Section(
         anchor, name, first.get("question", ""), first.get("reading", ""),
         [
-            _row([(s, r, figure) for s, r, made in drawn for figure in made if figure.field == f])
+            _row(
+                [(s, r, figure) for s, r, made in drawn for figure in made if figure.field == f],
+                [s for s, _, made in drawn if f not in {figure.field for figure in made}],
+            )
             for f in fields
         ],
         [(subject, sentences(result)) for subject, result in results],
@@ -203,7 +208,7 @@ def _section(anchor: str, name: str, members: Sequence[tuple[Examined, Measured]
     )  # fmt: skip
 
 
-def _row(members: Sequence[tuple[str, Result, Figure]]) -> Row:
+def _row(members: Sequence[tuple[str, Result, Figure]], without: Sequence[str]) -> Row:
     charts, note = side_by_side([figure.chart for _, _, figure in members])
     briefs = [protocol_in_brief(result, figure.chart.errors) for _, result, figure in members]
     same = len(set(briefs)) == 1
@@ -219,7 +224,7 @@ def _row(members: Sequence[tuple[str, Result, Figure]]) -> Row:
                 f"{result.probe}-{figure.field}-{place}",
             )
         )  # fmt: skip
-    return Row(members[0][2].title, panels, briefs[0] if same else "", note)
+    return Row(members[0][2].title, panels, briefs[0] if same else "", note, without)
 
 
 def as_json(result: Result) -> str:

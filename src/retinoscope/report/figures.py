@@ -237,11 +237,11 @@ def side_by_side(charts: Sequence[Drawing]) -> tuple[list[Drawing], str]:
     """The same charts with the same axes or colours, and words where that would flatten some."""
     lines = [chart for chart in charts if isinstance(chart, Chart)]
     bars = [chart for chart in charts if isinstance(chart, Bars)]
-    maps = [chart.values.ravel() for chart in charts if isinstance(chart, MapChart)]
+    maps = [chart for chart in charts if isinstance(chart, MapChart)]
     y = common_range([value_range(chart.lines, chart.zero) for chart in lines])
     x = common_range([chart.x_range for chart in lines], 12.0)
     length = common_range([chart.range() for chart in bars])
-    scale = Scale.of(np.concatenate(maps)) if maps else None
+    scale = common_scale([chart.values for chart in maps])
     alike: list[Drawing] = []
     for chart in charts:
         if isinstance(chart, Chart):
@@ -252,8 +252,23 @@ def side_by_side(charts: Sequence[Drawing]) -> tuple[list[Drawing], str]:
             alike.append(replace(chart, scale=scale))
     own = [axis for axis, found in (("x", x), ("y", y)) if lines and found is None]
     own += ["x"] if bars and length is None else []
-    note = f"Each chart has its own {' and '.join(own)} axis: one for all would flatten some."
+    own = [f"{' and '.join(own)} axis"] if own else []
+    own += ["colours"] if maps and scale is None else []
+    note = f"Each chart has its own {' and '.join(own)}: one scale for all would flatten some."
     return alike, note if own else ""
+
+
+def common_scale(maps: Sequence[np.ndarray], times: float = 4.0) -> Scale | None:
+    """One scale of colours for maps side by side; None where some would look all alike in it."""
+    if not maps:
+        return None
+    scale = Scale.of(np.concatenate([values.ravel() for values in maps]))
+    for values in maps:
+        own = Scale.of(values)
+        ends = scale.share(np.array([own.low, own.high]))
+        if np.isfinite(values).any() and times * (min(1.0, ends[1]) - ends[0]) < 1:
+            return None
+    return scale
 
 
 def common_range(

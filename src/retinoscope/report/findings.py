@@ -27,7 +27,8 @@ def _hessian(result: Any) -> list[str]:
     error = f" ± {number(result.trace_error)} (standard error)" if sure else ""
     said = [
         *_signs(result),
-        f"found: {_count(values, 'eigenvalue')} of {_count(batches, 'mini-batch', 'es')}, by "
+        f"found: {_count(values, 'eigenvalue')} of {_count(batches, 'mini-batch', 'es')}, from "
+        f"{number(np.nanmin(result.eigenvalues))} to {number(np.nanmax(result.eigenvalues))}, by "
         f"{_count(result.products, 'product')} of Hessian and vector",
         f"the trace of the NLL's Hessian is {number(result.trace)}{error}",
         _decay(result),
@@ -49,11 +50,11 @@ def _signs(result: Any) -> list[str]:
     if result.nep is None:
         return ["only one end of the spectrum was looked at, which gives neither NEP nor APE"]
     return [
-        f"{_percent(result.nep)} of the eigenvalues of largest magnitude are negative (NEP, 95 % "
-        f"interval {_interval(result.nep_interval, _percent)})",
+        f"{_percent(result.nep)} of the eigenvalues of largest magnitude are negative (NEP"
+        f"{_interval(result.nep_interval, _percent)})",
         "none of them is positive, so there is no mean of positive ones (APE)"
         if result.ape is None
-        else f"the positive ones are {number(result.ape)} on average (APE, 95 % interval "
+        else f"the positive ones are {number(result.ape)} on average (APE"
         f"{_interval(result.ape_interval, number)})",
     ]
 
@@ -82,7 +83,8 @@ def _trajectory(result: Any) -> list[str]:
     first, second = result.explained
     said = [
         f"the plane holds {_percent(first + second)} of how the weights vary over "
-        f"{_count(len(result.snapshots), 'snapshot')} ({_percent(first)} and {_percent(second)})",
+        f"{_count(len(result.snapshots), 'snapshot')} ({_percent(first)} and {_percent(second)})"
+        f"{'; three points always lie in a plane' * (len(result.snapshots) <= 3)}",
         f"the path is {number(result.path_length)} long, and {number(result.distance)} from its "
         f"first point to its last (straightness {_optional(result.straightness)}, where 1 is a "
         "straight line)",
@@ -107,7 +109,7 @@ def _percent(share: float) -> str:
 
 
 def _interval(ends: Sequence[float] | None, write: Callable[[float], str]) -> str:
-    return f"{write(ends[0])} to {write(ends[1])}" if ends else "unknown"
+    return f", 95 % interval {write(ends[0])} to {write(ends[1])}" if ends else ""
 
 
 def _optional(value: float | None) -> str:

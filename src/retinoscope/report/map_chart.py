@@ -64,7 +64,7 @@ class MapChart:
             *self._lines(scale, shares, columns, rows),
             *self._centre(columns, rows),
             *self._axes(columns, rows),
-            *_legend(scale, self.labels[2], bool(np.isnan(shares).any())),
+            *_legend(scale, self.labels[2], shares),
         ]
         return drawing(parts, self.name, _TOP + _SIDE + _BOTTOM, "chart heat")
 
@@ -182,8 +182,9 @@ def _crossing(
     return start[0] + share * (stop[0] - start[0]), start[1] + share * (stop[1] - start[1])
 
 
-def _legend(scale: Scale, label: str, holes: bool) -> list[Markup]:
+def _legend(scale: Scale, label: str, shares: np.ndarray) -> list[Markup]:
     """The colours with their numbers, what is clipped, and what is no number."""
+    holes = bool(np.isnan(shares).any())
     steps, top, base = 48, _TOP, _TOP + _SIDE - (28 if holes else 0)
     size = (base - top) / steps
     strip = [
@@ -196,7 +197,7 @@ def _legend(scale: Scale, label: str, holes: bool) -> list[Markup]:
         y = base - float(scale.share(np.array(value))) * (base - top)
         parts.append(rule(_LEGEND + 12, y, _LEGEND + 16, y, "#666"))
         parts.append(text(plain(value), _LEGEND + 19, y + 4, "start"))
-    if scale.clipped:
+    if scale.clipped and np.nanmax(shares, initial=0.0) > 1:
         cut = f"above {scale.high:.3g}: clipped"
         parts.append(text(cut, WIDTH - 2, _TOP - 10, "end", "#8a4b00"))
     if holes:

@@ -114,7 +114,7 @@ def _plain(value: Any) -> str:
     if value is None:
         return ""
     if isinstance(value, Mapping):
-        return ", ".join(f"{k} {_plain(v) or '–'}" for k, v in value.items())
+        return ", ".join(f"{k} {text}" for k, v in value.items() if (text := _plain(v)))
     if isinstance(value, list | tuple):
         return "/".join(_plain(v) for v in value)
     return str(value)

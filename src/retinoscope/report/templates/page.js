@@ -153,6 +153,7 @@ function surface(canvas) {
     rotate(...step);
   });
   canvas.hidden = false;
+  canvas.nextElementSibling.hidden = false;
   draw();
 }
 
