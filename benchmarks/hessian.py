@@ -3,6 +3,7 @@
     python benchmarks/hessian.py
     python benchmarks/hessian.py --networks resnet --batches 32
     python benchmarks/hessian.py --networks vit --spectrum vit
+    python benchmarks/hessian.py --networks resnet --steps 0      before any training
 
 - ours is Lanczos on products with a graph that is built once; building it is part of the time
 - PyHessian iterates powers, as Park & Kim (2022, arXiv:2202.06709) have used it
@@ -54,6 +55,9 @@ TOLERANCE = 1e-3
 """Relative error that is asked of all; PyHessian takes it for another thing, and may exceed it."""
 SAME_EXACTLY, SAME_ROUNDED, SAME_REFERENCE = 1e-10, 1e-4, 1e-8
 """Products in double precision, in single precision; searches in double precision."""
+SAME_FORWARD = 1e-3
+"""Products of curvlinops in double precision: it goes forward, and torch 2.15's forward derivative
+of a layer norm's gain is off (tests/probes/test_hessian.py, by finite differences)."""
 LONG = 20.0
 """Seconds from which on a run is timed a fifth as often, and three times at least."""
 
@@ -74,13 +78,14 @@ class Found:
 def main() -> None:
     """Print the lines of each network; exit with 1 where answers disagree."""
     arguments = asked(
-        __doc__, pairs=15, batches=8, networks=tuple(NETWORKS), spectrum=("resnet20_cifar",)
-    )
+        __doc__, pairs=15, batches=8, steps=STEPS, checked=BATCHES, networks=tuple(NETWORKS),
+        spectrum=("resnet20_cifar",),
+    )  # fmt: skip
     warnings.simplefilter("ignore")  # of the peers, about their own ways
     spectrum = chosen(arguments.spectrum)
     for called in chosen(arguments.networks):
-        subject = warmed(called)
-        batches = same_matrices(called, subject)
+        subject = warmed(called, arguments.steps)
+        batches = same_matrices(called, subject, arguments.checked)
         slowest = same_answers(called, subject, batches)
         turns = arguments.pairs if slowest < LONG else max(3, arguments.pairs // 5)
         compare_times(called, subject, batches[0], turns)
@@ -103,13 +108,13 @@ def mini_batches(subject: Subject, number: int) -> list[Batch]:
     return list(split.batches(shuffled(len(split), 0)[: number * SIZE], SIZE))
 
 
-def warmed(called: str) -> Subject:
+def warmed(called: str, steps: int = STEPS) -> Subject:
     """A network that was trained for a moment on a few mini-batches, always in the same way."""
     subject = load_subject(NETWORKS[called], "cues", pretrained=False, images=IMAGES)
     optimiser = torch.optim.AdamW(subject.model.parameters(), RATES[called], weight_decay=0.05)
     batches, losses = mini_batches(subject, EPOCH), []
     subject.model.train()
-    for step in range(STEPS):
+    for step in range(steps):
         batch = batches[step % EPOCH]
         loss = subject.loss(subject.model(batch.images), batch)
         optimiser.zero_grad()
@@ -118,13 +123,15 @@ def warmed(called: str) -> Subject:
         losses.append(loss.item())
     subject.model.eval()
     optimiser.zero_grad()
-    first, last = (statistics.mean(part) for part in (losses[:EPOCH], losses[-EPOCH:]))
-    print(
-        f"{called}: {sum(p.numel() for p in subject.model.parameters()):,} parameters, seed 0, "
-        f"{STEPS} steps of AdamW with rate {RATES[called]:g} on {EPOCH} mini-batches of {SIZE} "
-        f"images; loss {first:.3f} in the first epoch, {last:.3f} in the last",
-        flush=True,
-    )
+    count = sum(p.numel() for p in subject.model.parameters())
+    trained = "untrained"
+    if losses:
+        first, last = (statistics.mean(part) for part in (losses[:EPOCH], losses[-EPOCH:]))
+        trained = (
+            f"{steps} steps of AdamW with rate {RATES[called]:g} on {EPOCH} mini-batches of {SIZE} "
+            f"images; loss {first:.3f} in the first epoch, {last:.3f} in the last"
+        )
+    print(f"{called}: {count:,} parameters, seed 0, {trained}", flush=True)
     return replace(subject, state=state_hash(subject.backbone), specification=None)
 
 
@@ -205,21 +212,23 @@ def products(subject: Subject, batch: Batch) -> dict[str, Tensor]:
     return {"ours": curvature.product(vector), "PyHessian": found, "curvlinops": other}
 
 
-def same_matrices(called: str, subject: Subject) -> list[Batch]:
-    """Three mini-batches on which all multiply by the same matrix; an error if they never do.
+def same_matrices(called: str, subject: Subject, wanted: int) -> list[Batch]:
+    """Mini-batches on which all multiply by the same matrix; an error if there are too few.
 
-    In double precision they must. In single precision one ReLU of a million whose input is all but
-    0 may be rounded to the other side, which changes the matrix, for whoever multiplies by it.
-    Where that is so, there is no comparing a search with one in double precision.
+    In double precision they must, as far as torch lets them. In single precision one ReLU of a
+    million whose input is all but 0 may be rounded to the other side, which changes the matrix, for
+    whoever multiplies by it. Where that is so, there is no comparing a search with one in double
+    precision.
     """
     double, kept = in_double(subject), []
-    for number, batch in enumerate(mini_batches(subject, 4 * BATCHES)):
+    for number, batch in enumerate(mini_batches(subject, 4 * wanted)):
         exact = products(double, batch)
-        truth = exact["curvlinops"]
-        errors = {name: apart(found, truth) for name, found in exact.items()}
-        if max(errors.values()) > SAME_EXACTLY:
+        errors = {name: apart(found, exact["PyHessian"]) for name, found in exact.items()}
+        if errors["ours"] > SAME_EXACTLY or errors["curvlinops"] > SAME_FORWARD:
             raise SystemExit(f"{called}: they multiply by different matrices: {errors}")
-        rounded = {name: apart(p, truth) for name, p in products(subject, batch).items()}
+        if errors["curvlinops"] > SAME_EXACTLY:
+            print(f"{called}: curvlinops is off the two others by {errors['curvlinops']:.1e}")
+        rounded = {n: apart(found, exact[n]) for n, found in products(subject, batch).items()}
         fits = max(rounded.values()) < SAME_ROUNDED
         listed = ", ".join(f"{name} {error:.1e}" for name, error in rounded.items())
         print(
@@ -228,9 +237,9 @@ def same_matrices(called: str, subject: Subject) -> list[Batch]:
             flush=True,
         )
         kept += [batch] if fits else []
-        if len(kept) == BATCHES:
+        if len(kept) == wanted:
             return kept
-    raise SystemExit(f"{called}: single precision does not suffice for {BATCHES} mini-batches.")
+    raise SystemExit(f"{called}: single precision does not suffice for {wanted} mini-batches.")
 
 
 def apart(found: Tensor, truth: Tensor) -> float:
@@ -341,8 +350,10 @@ def each_start(curvature: Curvature, known: Eigenpairs, seed: int) -> dict[str, 
     many = 3 * chance.products
     thrice = replace(search, steps=many, products=max(many, search.products))
     truth = thrice(curvature.product, like, seed + 1000)
+    again = replace(search, again=True)(curvature.product, like, seed)
     return {
         "noise": Found(chance.values, chance.products),
+        "noise, and once more beside what was found": Found(again.values, again.products),
         "the first mini-batch's eigenvectors and a tenth of noise": start(known.vectors.sum(0)),
         "the gradient and a tenth of noise": start(curvature.gradient),
         "the space of the first mini-batch's eigenvectors": block(curvature, known, search),
@@ -362,7 +373,8 @@ def block(curvature: Curvature, known: Eigenpairs, search: Lanczos) -> Found:
         left = share @ images - torch.from_numpy(values[order]).to(basis)[:, None] * (share @ basis)
         residuals = np.full(len(values), np.inf)
         residuals[order] = left.norm(dim=1).numpy()
-        places, converged, settled = search._verdict(values, residuals, 0.0)
+        places, settled = search._verdict(values, residuals, 0.0)
+        converged = search._close(values, residuals, 0.0)
         if settled or len(basis) >= search.products:
             return Found(values[places], len(basis))
         rest = left[next((i for i, at in enumerate(order) if not converged[at]), -1)]
