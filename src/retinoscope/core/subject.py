@@ -42,6 +42,15 @@ class Batch:
     set_aside: tuple[SetAside, ...] = ()
     """Images that were asked for and could not be read."""
 
+    def rows(self, which: slice) -> Batch:
+        """Some of its images; what was set aside is not told twice."""
+        return Batch(
+            self.images[which],
+            self.indices[which],
+            None if self.labels is None else self.labels[which],
+            None if self.targets is None else self.targets[which],
+        )
+
 
 class Split(Protocol):
     """A fixed, ordered list of images that repeats exactly."""

@@ -145,15 +145,9 @@ class Curvature:
     def _loss(self, part: int) -> Tensor:
         """The share of a part of the mini-batch in its mean loss."""
         ends = [len(self._batch.images) * end // self._parts for end in (part, part + 1)]
-        rows = slice(*ends)
-        images = self._batch.images[rows]
-        labels, targets = self._batch.labels, self._batch.targets
-        piece = Batch(
-            images, self._batch.indices[rows], None if labels is None else labels[rows],
-            None if targets is None else targets[rows],
-        )  # fmt: skip
-        logits = self._subject.model(self._subject.to_device(images))
-        loss = self._subject.loss(logits, piece) * (len(images) / len(self._batch.images))
+        piece = self._batch.rows(slice(*ends))
+        logits = self._subject.model(self._subject.to_device(piece.images))
+        loss = self._subject.loss(logits, piece) * (len(piece.images) / len(self._batch.images))
         if not torch.isfinite(loss):
             raise RetinoscopeError(
                 f"The loss of {self._subject.name} at its own weights is {loss.item()} on the "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -57,17 +57,7 @@ def _answers(subject: Subject, batch: Batch) -> Iterator[tuple[Tensor, Batch]]:
                 raise
             half = images // 2
             subject.say(f"out of memory: batch halved from {images} to {half} images")
-            parts[:0] = [_rows(part, slice(half)), _rows(part, slice(half, None))]
-
-
-def _rows(batch: Batch, rows: slice) -> Batch:
-    return replace(
-        batch,
-        images=batch.images[rows],
-        indices=batch.indices[rows],
-        labels=None if batch.labels is None else batch.labels[rows],
-        targets=None if batch.targets is None else batch.targets[rows],
-    )
+            parts[:0] = [part.rows(slice(half)), part.rows(slice(half, None))]
 
 
 def _each(logits: Tensor, batch: Batch) -> tuple[np.ndarray, np.ndarray]:
