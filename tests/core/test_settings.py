@@ -4,18 +4,27 @@ from typing import Literal
 import pytest
 
 from retinoscope.core.catalogue import class_of, entries, name_of
-from retinoscope.core.settings import WrongSetting, choices, described, make
+from retinoscope.core.settings import (
+    WrongSetting,
+    check,
+    choices,
+    described,
+    make,
+    setting,
+    written,
+)
 from retinoscope.probes.variance import Variance
 
 
 @dataclass(frozen=True)
 class Knobs:
     count: int = field(metadata={"help": "How many."})
-    share: float = 0.5
+    share: float = setting(0.5, "How much.", at_least=0, at_most=1)
     mode: Literal["up", "down"] = "up"
-    row: tuple[int, ...] = ()
+    row: tuple[int, ...] = setting((), "Several.", at_least=1)
     loud: bool = False
     side: int | None = None
+    pair: tuple[int, int] | None = None
 
     def __post_init__(self):
         if self.count < 0:
@@ -40,10 +49,14 @@ def test_values_are_taken_as_the_fields_want_them():
         ({"count": True}, "count is a whole number; got True"),
         ({"count": 1, "share": "half"}, "share is a number; got 'half'"),
         ({"count": 1, "mode": "left"}, "mode is one of up, down; got 'left'"),
-        ({"count": 1, "row": (1, 0.5)}, r"row is a row of int, .* got \(1, 0.5\)"),
+        ({"count": 1, "row": (1, 0.5)}, r"row is a row of whole numbers, .* got \(1, 0.5\)"),
         ({"count": 1, "loud": 1}, "loud is True or False; got 1"),
         ({"count": 1, "side": "a"}, "side is a whole number; got 'a'"),
         ({"count": -1}, "knobs: count is 0 or more; got -1"),
+        ({"count": 1, "share": 2}, "knobs: share is from 0 to 1; got 2.0"),
+        ({"count": 1, "share": float("nan")}, "share is a finite number; got nan"),
+        ({"count": 1, "row": (1, 0)}, r"row is a row of numbers, each 1 or more; got \(1, 0\)"),
+        ({"count": 1, "pair": (1, 2, 3)}, r"pair is a row of 2 whole numbers, such as pair=\(1, 1"),
     ],
 )
 def test_what_does_not_fit_is_refused(given, says):
@@ -51,11 +64,32 @@ def test_what_does_not_fit_is_refused(given, says):
         make(Knobs, given, "knobs")
 
 
+def test_everything_that_does_not_fit_is_told_at_once():
+    @dataclass(frozen=True)
+    class Two:
+        low: int = setting(1, "", at_least=1)
+        word: Literal["a", "b"] = setting("a", "")
+
+        def __post_init__(self):
+            check(self, "two")
+
+    with pytest.raises(
+        WrongSetting, match=r"^two: low is 1 or more; got 0\. word is one of a, b; g"
+    ):
+        Two(0, "c")
+
+
+def test_only_what_differs_is_written():
+    assert written(Knobs(3, row=(1, 2)), "knobs") == "knobs:count=3,row=(1, 2)"
+
+
 def test_settings_describe_themselves():
-    rows = {name: (default, text) for name, default, text in described(Knobs)}
-    assert rows["count"] == ("required", "How many.")
-    assert rows["mode"] == ("up", " One of: up, down.")
-    assert rows["side"][0] == "not set"
+    rows = {row.name: row for row in described(Knobs)}
+    assert rows["count"] == ("count", "a whole number", "required", "How many.")
+    assert rows["mode"][1:3] == ("up | down", "up")
+    assert rows["side"].default == "not set"
+    assert rows["share"].values == "a number, from 0 to 1"
+    assert rows["row"].values == "a row of whole numbers, 1 or more"
 
 
 def test_rooms_list_their_files():

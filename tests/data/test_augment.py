@@ -371,16 +371,19 @@ def test_probes_see_mixing_and_cutmix_as_often_as_asked(seed):
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"crop": 0.6}, r"crop in \[0, 0\.5\]; got crop=0\.6"),
-        ({"resized": (0.5,)}, r"two areas such as \(0\.08, 1\.0\).*got resized=\(0\.5,\)"),
-        ({"resized": (0.5, 0.2)}, "resized of two areas"),
-        ({"resized": (0.0, 1.0)}, "resized of two areas"),
-        ({"erasing": 1.1}, r"erasing in \[0, 1\]"),
-        ({"mixup": -1}, "mixup ≥ 0; got mixup=-1.0"),
-        ({"cutmix": -0.1}, "cutmix ≥ 0"),
-        ({"mixing": 2.0}, r"mixing in \[0, 1\]"),
-        ({"switch": -1.0}, r"switch in \[0, 1\]"),
-        ({"smoothing": 1.0, "crop": 1.0}, r"crop .*smoothing in \[0, 1\); got crop=1\.0, smoo"),
+        ({"crop": 0.6}, r"crop is from 0 to 0\.5; got 0\.6"),
+        ({"resized": (0.5,)}, r"two areas such as \(0\.08, 1\.0\).*got \(0\.5,\)"),
+        ({"resized": (0.5, 0.2)}, "resized is two areas"),
+        ({"resized": (0.0, 1.0)}, "each above 0 and up to 1; got"),
+        ({"erasing": 1.1}, "erasing is from 0 to 1"),
+        ({"mixup": -1}, r"mixup is 0 or more; got -1\.0"),
+        ({"cutmix": -0.1}, "cutmix is 0 or more"),
+        ({"mixing": 2.0}, "mixing is from 0 to 1"),
+        ({"switch": -1.0}, "switch is from 0 to 1"),
+        (
+            {"smoothing": 1.0, "crop": 1.0},
+            r"crop is from .*smoothing is from 0 to below 1; got 1\.0",
+        ),
     ],
 )
 def test_impossible_settings_are_refused_by_name(settings, words):

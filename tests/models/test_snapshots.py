@@ -160,7 +160,7 @@ def test_a_snapshot_of_another_architecture(tmp_path):
     message = (
         r"The snapshot '2' \(.*2\.safetensors\) does not fit Tiny: 1 missing: stem\.bias; 1 not in "
         r"the model: extra; 1 of another shape: head\.weight \(7, 8\) instead of \(10, 8\)\. Name "
-        r"the folder of a training of this very model with --trajectory-snapshots FOLDER"
+        r"the folder of a training of this very model with --probe trajectory:snapshots=FOLDER"
     )
     for refuse in (check_fit, gram_matrix):
         with pytest.raises(WeightsMismatch, match=message):

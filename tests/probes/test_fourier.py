@@ -91,7 +91,7 @@ def test_bands_are_common_and_never_beyond_what_a_map_holds(subject_of):
     assert banded.log_amplitude[0][1] == pytest.approx(middle)
     odd = next(i for i, r in enumerate(own.frequency) if np.isfinite(r).sum() == 4)
     assert np.nanmax(banded.frequency[odd]) == pytest.approx(math.floor(6 / 7 * 14) / 14)
-    with pytest.raises(ValueError, match="bands must be 2 or more"):
+    with pytest.raises(ValueError, match="fourier: bands is 2 or more; got"):
         Fourier(bands=1)
 
 

@@ -258,7 +258,7 @@ def test_blocks_by_unit_and_stage_hold_all_parameters():
     ("settings", "said"),
     [
         ({"k": 0}, "k is 1 or more"),
-        ({"batch": 1}, "batch is 2 or more: one image alone is no mini-batch"),
+        ({"batch": 1}, "batch is 2 or more; got 1"),
         ({"products": 5}, "products is larger than k"),
         ({"tolerance": 0.0}, "tolerance is above 0"),
         ({"steps": 300}, "steps is from 0 to products"),

@@ -225,7 +225,7 @@ def test_lost_rows_are_done_again_and_nothing_else(tmp_path):
 def test_bad_input_is_told_in_words(tiny):
     for asked, said in (
         ({"points": 4}, "points is odd"),
-        ({"dimensions": 3}, "dimensions is 1 or 2"),
+        ({"dimensions": 3}, "dimensions is from 1 to 2"),
         ({"reach": 0.0}, "reach is above 0"),
         ({"weight_decay": -0.1}, "weight_decay is 0 or more"),
         ({"and_towards": "x"}, "and_towards wants towards"),

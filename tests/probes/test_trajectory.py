@@ -221,7 +221,7 @@ def test_without_a_training_it_is_not_applicable(tmp_path, folder):
     alone = load_subject(TINY, "cues", images=20)
     message = (
         r"^needs the snapshots of a training; the weights of .*tiny.* do not come from a training "
-        r"folder\. Name one with --trajectory-snapshots FOLDER"
+        r"folder\. Name one with --probe trajectory:snapshots=FOLDER"
     )
     run = Run(tmp_path / "run")
     with pytest.raises(NotApplicable, match=message):
@@ -261,9 +261,9 @@ def test_a_training_that_has_not_ended_is_told(tmp_path):
 def test_settings_that_make_no_sense():
     for given, message in (
         ({"images": "train"}, "images is one of augmented, clean, test"),
-        ({"weight_decay": -1.0}, "weight_decay must be 0 or more"),
+        ({"weight_decay": -1.0}, "weight_decay is 0 or more"),
         ({"weight_decay": float("nan")}, "weight_decay is a finite number"),
-        ({"at_most": -1}, r"at_most must be 0 \(for all\) or more"),
+        ({"at_most": -1}, "at_most is 0 or more"),
     ):
         with pytest.raises(ValueError, match=message):
             Trajectory(**given)

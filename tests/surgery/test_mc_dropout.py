@@ -212,6 +212,6 @@ def test_refusals():
     part = dissect(model, SIZE).where(kind=["stem", "attention"])
     with pytest.raises(SurgeryRefused, match=r"no conv or mlp unit. It has: 1 stem"):
         McDropout().operate(model, part)
-    with pytest.raises(ValueError, match="p is a share from 0 to below 1; got 1"):
+    with pytest.raises(ValueError, match="p is from 0 to below 1; got 1"):
         McDropout(1.0)
     assert parse_surgery("mc_dropout:always=False") == McDropout(always=False)

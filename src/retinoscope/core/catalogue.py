@@ -1,12 +1,26 @@
-"""Rooms in which a file is an entry: its name is the entry's, its class is called like it."""
+"""Rooms in which a file is an entry: its name is the entry's, its class is called like it.
+
+A file of the user's own is an entry as well: ``./effective_rank.py:EffectiveRank``.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import inspect
 import pkgutil
-from collections.abc import Iterable
+import re
+import sys
+import traceback
+from collections.abc import Callable, Iterable
 from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+from retinoscope.core.errors import UnreadableFile, did_you_mean, first_line
+
+_PREFIX = "retinoscope_file_"
 
 
 def entries(path: Iterable[str], without: Iterable[str] = ()) -> list[str]:
@@ -17,11 +31,106 @@ def entries(path: Iterable[str], without: Iterable[str] = ()) -> list[str]:
 
 def class_of(room: str, name: str) -> type[Any]:
     """The class that is called like its file: ``effective_rank.py`` holds ``EffectiveRank``."""
-    module: ModuleType = import_module(f"{room}.{name}")
-    return getattr(module, "".join(word.capitalize() for word in name.split("_")))
+    return getattr(import_module(f"{room}.{name}"), _camel_case(name))
 
 
 def name_of(entry: Any) -> str:
     """The name of the file that an entry, or an instance of it, lives in."""
     kind = entry if isinstance(entry, type) else type(entry)
-    return kind.__module__.rpartition(".")[2]
+    source = source_of(kind)
+    return kind.__module__.rpartition(".")[2] if source is None else source.stem
+
+
+def is_file_entry(name: str) -> bool:
+    """Whether a name means a class in a file of the user's own.
+
+    Example:
+        >>> is_file_entry("./rank.py:Rank"), is_file_entry("rank.py"), is_file_entry("hessian")
+        (True, True, False)
+    """
+    return ".py:" in name or name.endswith(".py")
+
+
+def class_in_file(name: str, fits: Callable[[type[Any]], bool], what: str) -> type[Any]:
+    """The class that ``path/file.py:Class`` means.
+
+    Without ``:Class`` it is the one that is called like its file, or the only one that fits.
+
+    Args:
+        name: The path, with or without the class.
+        fits: Whether a class is of the kind that is asked for.
+        what: What that kind is called, for errors.
+    """
+    file, _, wanted = (name, "", "") if name.endswith(".py") else name.rpartition(":")
+    module = load_file(file)
+    own = {n: kind for n, kind in vars(module).items() if inspect.isclass(kind)
+           and kind.__module__ == module.__name__}  # fmt: skip
+    fitting = [n for n, kind in own.items() if fits(kind)]
+    if not wanted:
+        alike = _camel_case(Path(file).stem)
+        wanted = alike if alike in fitting else fitting[0] if len(fitting) == 1 else ""
+    if not wanted:
+        raise UnreadableFile(
+            f"{name!r} names a file but no class. Write it as {file}:Class. It has: "
+            f"{', '.join(fitting) or f'no {what}'}."
+        )
+    if wanted not in own:
+        raise UnreadableFile(
+            f"{file!r} has no class {wanted!r}. {did_you_mean(wanted, list(own))}"
+            f"It has: {', '.join(fitting or own) or 'no class'}."
+        )
+    if wanted not in fitting:
+        raise UnreadableFile(f"{wanted} in {file!r} is no {what}.")
+    return own[wanted]
+
+
+def load_file(path: Path | str) -> ModuleType:
+    """A Python file of the user's own as a module, run once per path and process.
+
+    The module stands in ``sys.modules`` under a name that depends on the path alone, so that
+    another process that has loaded the same file can unpickle what its classes have made. Files
+    beside it can be imported from it.
+    """
+    file = Path(path).expanduser().resolve()
+    digits = hashlib.sha256(str(file).encode()).hexdigest()[:8]
+    name = f"{_PREFIX}{re.sub(r'[^A-Za-z0-9_]', '_', file.stem)}_{digits}"
+    if name in sys.modules:
+        return sys.modules[name]
+    if not file.is_file():
+        raise UnreadableFile(f"There is no file {str(path)!r}.")
+    specification = spec_from_file_location(name, file)
+    if specification is None:
+        raise UnreadableFile(f"{str(path)!r} is not a Python file.")
+    # Before the file is run: dataclasses look their annotations up there.
+    module = sys.modules[name] = module_from_spec(specification)
+    sys.path.insert(0, str(file.parent))
+    try:
+        exec(compile(file.read_bytes(), file, "exec"), vars(module))
+    except Exception as error:
+        del sys.modules[name]
+        raise UnreadableFile(
+            f"{str(path)!r} fails: {type(error).__name__}: {first_line(error)} ({_line(error)})"
+        ) from error
+    finally:
+        sys.path.remove(str(file.parent))
+    return module
+
+
+def source_of(kind: type[Any]) -> Path | None:
+    """The user's file that a class was loaded from; None where it lies in an installed module."""
+    if not kind.__module__.startswith(_PREFIX):
+        return None
+    file = getattr(sys.modules.get(kind.__module__), "__file__", None)
+    return None if file is None else Path(file)
+
+
+def _camel_case(name: str) -> str:
+    return "".join(word.capitalize() for word in name.split("_"))
+
+
+def _line(error: Exception) -> str:
+    """Where code of the user's fails."""
+    if isinstance(error, SyntaxError):
+        return f"{error.filename}:{error.lineno}"
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{frame.filename}:{frame.lineno}"

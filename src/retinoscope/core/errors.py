@@ -15,7 +15,7 @@ class NotExportable(RetinoscopeError):
 
 
 class WrongInput(RetinoscopeError, ValueError):
-    """The model itself does not accept the image it was given."""
+    """What was given cannot be used: an image, an option, a value of a setting."""
 
 
 class WrongOutput(RetinoscopeError, ValueError):

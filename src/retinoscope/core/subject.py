@@ -139,7 +139,7 @@ class Subject:
             lacking = all(name != needs.split for name, _ in self.splits)
             way = (
                 f". Put images into a folder {needs.split}/ with a folder per class, or ask for "
-                "others where the probe lets you choose (--PROBE-images test)"
+                "others where the probe lets you choose (--probe NAME:images=test)"
             )
             raise NotApplicable(
                 f"needs the split {needs.split!r}{' augmented' * needs.augmented}; "

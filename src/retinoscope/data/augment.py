@@ -11,8 +11,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from retinoscope.core.errors import WrongInput
-from retinoscope.core.settings import check, setting
+from retinoscope.core.settings import check, refuse, setting
 
 if TYPE_CHECKING:
     import numpy as np
@@ -42,54 +41,50 @@ class Augmentation:
     al. (2020, arXiv:1708.04896), all as timm has them.
     """
 
-    crop: float = setting(0.125, "Share of each side that is padded with black and cut again.")
+    crop: float = setting(
+        0.125, "Share of each side that is padded with black before a random crop of the old size.",
+        at_least=0, at_most=0.5,
+    )  # fmt: skip
     """Cut out again at random; not used where ``resized`` is set."""
     resized: tuple[float, ...] | None = setting(
-        None, "Instead of crop: range of the area that is cut out, such as (0.08, 1.0)."
-    )
+        None, "Instead of crop: range of the area that is cut out, such as (0.08, 1.0).",
+        above=0, at_most=1,
+    )  # fmt: skip
     """As shares of the whole image; the part has a ratio of sides from 3/4 to 4/3."""
     flip: bool = setting(True, "Mirror every second image.")
     """Left to right, with probability 1/2."""
     randaugment: str = setting("", "timm's policy, such as rand-m9-n2-mstd1.0.")
     """Empty for none."""
-    erasing: float = setting(0.0, "Probability that a box of an image is erased.")
+    erasing: float = setting(
+        0.0, "Probability that a box of an image is erased.", at_least=0, at_most=1
+    )
     """The box gets the model's mean colour."""
-    mixup: float = setting(0.0, "α of Mixup; 0 for none.")
+    mixup: float = setting(0.0, "α of Mixup; 0 for none.", at_least=0)
     """Of the Beta distribution from which the shares of two images come."""
-    cutmix: float = setting(0.0, "α of CutMix; 0 for none.")
+    cutmix: float = setting(0.0, "α of CutMix; 0 for none.", at_least=0)
     """Of the Beta distribution from which the area of the box comes."""
-    mixing: float = setting(1.0, "Probability that a batch is mixed.")
+    mixing: float = setting(1.0, "Probability that a batch is mixed.", at_least=0, at_most=1)
     """For probes: that an image is."""
-    switch: float = setting(0.5, "Probability of CutMix where Mixup is on too.")
+    switch: float = setting(
+        0.5, "Probability of CutMix where Mixup is on too.", at_least=0, at_most=1
+    )
     """Else it is Mixup."""
-    smoothing: float = setting(0.0, "Share of the target that is spread over all classes.")
+    smoothing: float = setting(
+        0.0, "Share of the target that is spread over all classes.", at_least=0, below=1
+    )
     """Of mixed targets too."""
 
     def __post_init__(self) -> None:
         check(self, "augmentation")
-        scale = self.resized
-        broken = [
-            (rule, name)
-            for rule, name, holds in (
-                ("crop in [0, 0.5]", "crop", 0 <= self.crop <= 0.5),
-                ("resized of two areas such as (0.08, 1.0), above 0 and up to 1, or None",
-                 "resized", scale is None or (len(scale) == 2 and 0 < scale[0] <= scale[1] <= 1)),
-                ("randaugment that is empty or such as rand-m9-n2-mstd1.0 (sections: m, n up to 9, "
-                 "p, mstd, mmax, inc, tweights)", "randaugment",
-                 not self.randaugment or _POLICY.fullmatch(self.randaugment)),
-                ("erasing in [0, 1]", "erasing", 0 <= self.erasing <= 1),
-                ("mixup ≥ 0", "mixup", self.mixup >= 0),
-                ("cutmix ≥ 0", "cutmix", self.cutmix >= 0),
-                ("mixing in [0, 1]", "mixing", 0 <= self.mixing <= 1),
-                ("switch in [0, 1]", "switch", 0 <= self.switch <= 1),
-                ("smoothing in [0, 1)", "smoothing", 0 <= self.smoothing < 1),
-            )
-            if not holds
-        ]  # fmt: skip
-        if broken:
-            rules = ", ".join(rule for rule, _ in broken)
-            given = ", ".join(f"{name}={getattr(self, name)!r}" for _, name in broken)
-            raise WrongInput(f"An augmentation has {rules}; got {given}.")
+        area = self.resized
+        refuse(
+            "augmentation",
+            (f"resized is two areas such as (0.08, 1.0) that rise, or None; got {area}",
+             area is None or (len(area) == 2 and area[0] <= area[1])),
+            ("randaugment is empty or such as rand-m9-n2-mstd1.0 (sections: m, n up to 9, p, mstd, "
+             f"mmax, inc, tweights); got {self.randaugment!r}",
+             not self.randaugment or bool(_POLICY.fullmatch(self.randaugment))),
+        )  # fmt: skip
 
     @property
     def mixes(self) -> bool:

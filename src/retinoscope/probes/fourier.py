@@ -8,13 +8,14 @@ that attention is one, and that convolutions and MLPs are the opposite.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from retinoscope.core.anatomy import Anatomy
 from retinoscope.core.coverage import covered, measured_in
 from retinoscope.core.probe import Needs, Partial
 from retinoscope.core.result import Result, answer, axes
+from retinoscope.core.settings import check, setting
 from retinoscope.core.unit import Unit
 
 if TYPE_CHECKING:
@@ -79,28 +80,23 @@ class Fourier:
         "find that attention lowers the curve and that convolutions and MLPs raise it."
     )
 
-    direction: Literal["diagonal", "radial"] = field(
-        default="diagonal",
-        metadata={"help": "Along the diagonal of the spectrum, or averaged over rings."},
+    direction: Literal["diagonal", "radial"] = setting(
+        "diagonal", "Along the diagonal of the spectrum, or averaged over rings."
     )
-    bands: int | None = field(
-        default=None,
-        metadata={
-            "help": "Give all units this many common frequencies from 0 to π, interpolated; "
-            "each its own if not given."
-        },
+    bands: int | None = setting(
+        None,
+        "Interpolate all units to this many common frequencies from 0 to π. Default: each unit "
+        "has the frequencies of its own map.",
+        at_least=2,
     )
-    axis: Literal["true", "paper"] = field(
-        default="true",
-        metadata={
-            "help": "True frequencies 2πk/H up to π; or as in the paper's code, which leaves out "
-            "the highest of even maps and calls the next one π."
-        },
+    axis: Literal["true", "paper"] = setting(
+        "true",
+        "True frequencies 2πk/H up to π; or as in the paper's code, which leaves out the highest "
+        "frequency of even maps and calls the next one π.",
     )
 
     def __post_init__(self) -> None:
-        if self.bands is not None and self.bands < 2:
-            raise ValueError(f"bands must be 2 or more, from 0 to π; got {self.bands}.")
+        check(self, "fourier")
 
     @property
     def needs(self) -> Needs:

@@ -19,7 +19,7 @@ from retinoscope.core.coverage import covered
 from retinoscope.core.errors import NotApplicable, RetinoscopeError
 from retinoscope.core.probe import IMAGES, Images, Needs, Partial, Piece, labelled_images
 from retinoscope.core.result import Result, answer, axes
-from retinoscope.core.settings import check, setting
+from retinoscope.core.settings import MAX_SEED, check, refuse, setting
 
 if TYPE_CHECKING:
     import numpy as np
@@ -130,45 +130,50 @@ class Hessian:
         "unit's block says where in the network the curvature lies."
     )
 
-    k: int = setting(5, "Eigenvalues per mini-batch; of both ends, of each.")
-    batch: int = setting(16, "Images per mini-batch.")
-    batches: int = setting(16, "Mini-batches at most; 0 for all that the images give.")
+    k: int = setting(
+        5, "Eigenvalues per mini-batch; with which=both, as many of each end.", at_least=1
+    )
+    batch: int = setting(16, "Images per mini-batch.", at_least=2)
+    batches: int = setting(16, "Mini-batches at most; 0 for all that the images fill.", at_least=0)
     images: Images = setting("augmented", IMAGES)
     which: Literal["magnitude", "positive", "negative", "both"] = setting(
         "magnitude", "The eigenvalues of largest magnitude, of one end, or of both ends."
     )
     blocks: Literal["none", "kind", "stage", "unit"] = setting(
-        "none", "The same for the parameters of each kind, stage or unit alone."
+        "none", "Also find eigenvalues for the parameters of each kind, stage or unit alone."
     )
     weight_decay: float | None = setting(
-        None, "Added to every eigenvalue; if not set, that of the training of the weights."
+        None,
+        "Added to every eigenvalue. Default: the weight decay the model was trained with.",
+        at_least=0,
     )
-    tolerance: float = setting(1e-3, "Residual, as a share of an eigenvalue, at which it is found.")
-    products: int = setting(200, "Hessian-vector products at most, per mini-batch and block.")
-    steps: int = setting(0, "Products at least, for a finer density of the whole spectrum.")
+    tolerance: float = setting(
+        1e-3, "Relative residual at which an eigenvalue counts as found.", above=0, below=1
+    )
+    products: int = setting(
+        200, "Hessian-vector products at most, per mini-batch and block.", at_least=1
+    )
+    steps: int = setting(
+        0, "Products at least, for a finer density of the whole spectrum.", at_least=0
+    )
     again: bool = setting(
-        False, "Search once more beside what was found: surer, for a third or so more products."
+        False, "Search a second time for eigenvalues the first search missed: about a third more "
+        "products."
+    )  # fmt: skip
+    seed: int = setting(
+        0,
+        "Random seed for mini-batch selection and the Lanczos start vector.",
+        at_least=0,
+        at_most=MAX_SEED,
     )
-    seed: int = setting(0, "Of which images form a mini-batch, and of where the search begins.")
 
     def __post_init__(self) -> None:
         check(self, "hessian")
-        broken = [
-            text
-            for text, holds in (
-                ("k is 1 or more", self.k >= 1),
-                ("batch is 2 or more: one image alone is no mini-batch", self.batch >= 2),
-                ("batches is 1 or more, or 0 for all", self.batches >= 0),
-                ("tolerance is above 0 and below 1", 0 < self.tolerance < 1),
-                ("products is larger than k", self.products > self.k),
-                ("steps is from 0 to products", 0 <= self.steps <= self.products),
-                ("weight_decay is 0 or more", (self.weight_decay or 0.0) >= 0),
-                ("seed is from 0 to 2³² − 1", 0 <= self.seed < 2**32),
-            )
-            if not holds
-        ]
-        if broken:
-            raise ValueError(f"What must hold: {'; '.join(broken)}. Got {self}.")
+        refuse(
+            "hessian",
+            (f"products is larger than k; got {self.products}", self.products > self.k),
+            (f"steps is from 0 to products; got {self.steps}", self.steps <= self.products),
+        )
 
     @property
     def needs(self) -> Needs:
@@ -182,7 +187,7 @@ class Hessian:
         if not whole:
             raise NotApplicable(
                 f"needs {self.batch} images for a mini-batch; there are {there}. Give more with "
-                "--images, or make it smaller with --hessian-batch"
+                f"--images, or smaller mini-batches with --probe hessian:batch={max(there, 2)}"
             )
         count = min(self.batches or whole, whole)
         return [Piece(f"{number:05d}", {"number": number}) for number in range(count)]

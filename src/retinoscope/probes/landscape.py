@@ -17,7 +17,7 @@ from retinoscope.core.anatomy import Anatomy
 from retinoscope.core.errors import NotApplicable, RetinoscopeError
 from retinoscope.core.probe import IMAGES, Images, Needs, Partial, Piece, labelled_images
 from retinoscope.core.result import Result, answer, axes
-from retinoscope.core.settings import check, setting
+from retinoscope.core.settings import MAX_SEED, check, refuse, setting
 
 if TYPE_CHECKING:
     import numpy as np
@@ -84,47 +84,45 @@ class Landscape:
         "weight decay, which makes most of the bowl; here the NLL is shown alone first."
     )
 
-    points: int = setting(11, "Places along each direction; odd, so that the middle is one.")
-    reach: float = setting(1.0, "How far to either side, in units of the direction.")
-    dimensions: int = setting(2, "1 for a line, 2 for a plane.")
+    points: int = setting(
+        11, "Points along each direction; odd, so that one lies at the weights.", at_least=3
+    )
+    reach: float = setting(1.0, "Distance to either side, as a multiple of the direction.", above=0)
+    dimensions: int = setting(2, "1 for a line, 2 for a plane.", at_least=1, at_most=2)
     directions: Literal["random", "eigenvectors"] = setting(
         "random", "Gaussian, or the eigenvectors of the Hessian with the largest eigenvalues."
     )
     towards: str = setting("", "A model or a file of weights that the first direction leads to.")
     and_towards: str = setting("", "Another one, for the second direction.")
     scale: Literal["filter", "paper", "none"] = setting(
-        "filter", "Of random directions: the norms of filters; as the paper's code; as drawn."
+        "filter",
+        "How random directions are scaled: to the norms of the filters, as in the paper's code, or "
+        "not at all.",
     )
     l2: Literal["half_squares", "paper"] = setting(
         "half_squares", "½ Σ ‖w‖², or Σ ‖w‖ over tensors as in the paper's code."
     )
     images: Images = setting("augmented", IMAGES)
-    at_most: int = setting(64, "Images that the loss is taken over; 0 for all.")
+    at_most: int = setting(64, "Images that the loss is averaged over; 0 for all.", at_least=0)
     weight_decay: float | None = setting(
-        None, "By which ℓ₂ counts; if not set, that of the training of the weights."
+        None,
+        "Weight of the ℓ₂ term. Default: the weight decay the model was trained with.",
+        at_least=0,
     )
-    seed: int = setting(0, "Of random directions, and of which images are taken.")
+    seed: int = setting(
+        0, "Random seed for directions and the choice of images.", at_least=0, at_most=MAX_SEED
+    )
 
     def __post_init__(self) -> None:
         check(self, "landscape")
-        broken = [
-            text
-            for text, holds in (
-                ("points is odd and 3 or more", self.points >= 3 and self.points % 2 == 1),
-                ("reach is above 0", 0 < self.reach < math.inf),
-                ("dimensions is 1 or 2", self.dimensions in (1, 2)),
-                ("at_most is 1 or more, or 0 for all", self.at_most >= 0),
-                ("and_towards wants towards and 2 dimensions",
-                 not self.and_towards or bool(self.towards and self.dimensions == 2)),
-                ("eigenvectors and towards are not asked for together",
-                 self.directions == "random" or not self.towards),
-                ("weight_decay is 0 or more", (self.weight_decay or 0.0) >= 0),
-                ("seed is from 0 to 2³² − 1", 0 <= self.seed < 2**32),
-            )
-            if not holds
-        ]  # fmt: skip
-        if broken:
-            raise ValueError(f"What must hold: {'; '.join(broken)}. Got {self}.")
+        refuse(
+            "landscape",
+            (f"points is odd; got {self.points}", self.points % 2 == 1),
+            ("and_towards wants towards and 2 dimensions",
+             not self.and_towards or bool(self.towards and self.dimensions == 2)),
+            ("eigenvectors and towards are not asked for together",
+             self.directions == "random" or not self.towards),
+        )  # fmt: skip
 
     @property
     def needs(self) -> Needs:

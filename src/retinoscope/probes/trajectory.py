@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from retinoscope.core.anatomy import Anatomy
 from retinoscope.core.probe import IMAGES, Images, Needs, Partial, Piece, labelled_images
 from retinoscope.core.result import Result, answer, axes
-from retinoscope.core.settings import check, setting
+from retinoscope.core.settings import MAX_SEED, check, setting
 from retinoscope.core.subject import Subject
 
 if TYPE_CHECKING:
@@ -89,21 +89,19 @@ class Trajectory:
     )
 
     snapshots: str = setting(
-        "", "A folder of snapshots; that of the training that the weights come from if empty."
+        "", "A folder of snapshots. Default: those of the training that the weights come from."
     )
     images: Images = setting("augmented", IMAGES)
     weight_decay: float | None = setting(
-        None, "By which the loss counts the weights; the subject's own if not given."
+        None,
+        "Weight of the ℓ₂ term. Default: the weight decay the model was trained with.",
+        at_least=0,
     )
-    at_most: int = setting(128, "Images that the loss is taken over; 0 for all.")
-    seed: int = setting(0, "Of which images are taken.")
+    at_most: int = setting(128, "Images that the loss is averaged over; 0 for all.", at_least=0)
+    seed: int = setting(0, "Random seed for the choice of images.", at_least=0, at_most=MAX_SEED)
 
     def __post_init__(self) -> None:
         check(self, "trajectory")
-        if self.weight_decay is not None and self.weight_decay < 0:
-            raise ValueError(f"weight_decay must be 0 or more; got {self.weight_decay}.")
-        if self.at_most < 0:
-            raise ValueError(f"at_most must be 0 (for all) or more; got {self.at_most}.")
 
     @property
     def needs(self) -> Needs:

@@ -7,6 +7,7 @@ paper's code where it differs from the paper.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 from importlib import import_module
 
 from retinoscope.core.catalogue import entries
@@ -57,8 +58,25 @@ def parse_recipe(text: str) -> Recipe:
         >>> parse_recipe("cifar_strong:epochs=10,mixup=0.2").epochs
         10
     """
-    asked = Specification.parse_first(text)
+    asked = Specification.parse(text, colons=False)
     return changed(get_recipe(asked.name), asked.options, asked.name)
+
+
+def write_recipe(recipe: Recipe, name: str) -> str:
+    """The same the other way round: the recipe ``name`` with those settings that differ from it.
+
+    Example:
+        >>> write_recipe(parse_recipe("cifar_strong:epochs=10,mixup=0.8"), "cifar_strong")
+        'cifar_strong:epochs=10'
+    """
+    before = get_recipe(name)
+    changed = {
+        field.name: getattr(new, field.name)
+        for new, old in ((recipe, before), (recipe.augmentation, before.augmentation))
+        for field in fields(new)
+        if field.name != "augmentation" and getattr(new, field.name) != getattr(old, field.name)
+    }
+    return str(Specification(name, changed))
 
 
 def _variants(entry: str) -> Mapping[str, Recipe]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import MISSING, fields
 from typing import Any
 
 from retinoscope.core.catalogue import class_of, entries, name_of
 from retinoscope.core.errors import UnknownSurgery, did_you_mean
-from retinoscope.core.settings import WrongSetting, make
+from retinoscope.core.settings import WrongSetting, make, written
 from retinoscope.core.specification import Specification
 from retinoscope.core.surgery import Surgery
 
@@ -47,10 +46,10 @@ def parse_surgery(text: str) -> Surgery:
         >>> parse_surgery("mc_dropout:p=0.1")
         McDropout(p=0.1, always=True)
     """
-    written = Specification.parse(text)
-    kind = get_surgery(written.name)
+    asked = Specification.parse(text, colons=False)
+    kind = get_surgery(asked.name)
     try:
-        return make(kind, written.options, written.name)
+        return make(kind, asked.options, asked.name)
     except WrongSetting as error:
         raise UnknownSurgery(str(error)) from None
 
@@ -62,9 +61,4 @@ def write_surgery(surgery: Surgery) -> str:
         >>> write_surgery(parse_surgery("mc_dropout:p=0.1,always=True"))
         'mc_dropout:p=0.1'
     """
-    changed = {
-        field.name: value
-        for field in fields(surgery)  # type: ignore[arg-type]
-        if (value := getattr(surgery, field.name)) != field.default or field.default is MISSING
-    }
-    return str(Specification(name_of(surgery), changed))
+    return written(surgery, name_of(surgery))

@@ -7,11 +7,11 @@ gives the last stage of ResNet-50 a fourth block, so that two fit in there; ``gr
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from retinoscope.core.anatomy import Anatomy
-from retinoscope.core.settings import WrongSetting, check
+from retinoscope.core.settings import REQUIRED, check, refuse, setting
 from retinoscope.core.unit import Kind, Unit
 
 if TYPE_CHECKING:
@@ -69,49 +69,41 @@ def _has_maps(unit: Unit) -> bool:
 class BuildUp:
     """Replace convolutional units by attention, alternately from the end of each stage."""
 
-    msa_per_stage: tuple[int, ...] = field(
-        metadata={"help": "How many attention units each stage gets, such as (0, 1, 1, 2)."}
+    msa_per_stage: tuple[int, ...] = setting(
+        REQUIRED,
+        "How many attention units each stage gets, such as (0, 1, 1, 2).",
+        at_least=0,
+        example=(0, 0, 0, 1),
     )
-    head_width: int = field(
-        default=64,
-        metadata={"help": "Channels of a head; at 32 the cost is about a convolution's."},
+    head_width: int = setting(
+        64, "Channels of a head; at 32 the cost is about a convolution's.", at_least=1
     )
-    heads: tuple[int, ...] = field(
-        default=(),
-        metadata={"help": "Heads per stage; else by width, 3, 6, 12, 24 in ResNets."},
+    heads: tuple[int, ...] = setting(
+        (), "Heads per stage. Default: by width, 3, 6, 12, 24 in ResNets.", at_least=1
     )
-    window: int | None = field(
-        default=None, metadata={"help": "Side of the windows; else 7 or 4, whichever fits the map."}
+    window: int | None = setting(
+        None, "Side of the windows. Default: 7 or 4, whichever fits the map.", at_least=1
     )
-    reduction: int | None = field(
-        default=None,
-        metadata={"help": "How far to narrow before attention; else 1 or 4, nearest in cost."},
+    reduction: int | None = setting(
+        None, "How far to narrow before attention. Default: 1 or 4, nearest in cost.", at_least=1
     )
-    tables: Literal["per_head", "shared"] = field(
-        default="per_head", metadata={"help": "Position biases of each head, or one for all."}
+    tables: Literal["per_head", "shared"] = setting(
+        "per_head", "Position biases of each head, or one for all."
     )
-    grow: bool = field(
-        default=False,
-        metadata={"help": "Add a unit to stages where alternation leaves no room for the last."},
+    grow: bool = setting(
+        False, "Add a unit to stages where alternation leaves no room for the last."
     )
 
     def __post_init__(self) -> None:
         check(self, "build_up")
-        if not any(self.msa_per_stage) or min(self.msa_per_stage) < 0:
-            raise WrongSetting(
-                "build_up: msa_per_stage has a number from 0 on for each stage, and one that is "
-                f"not 0; got {self.msa_per_stage}."
-            )
-        for name in ("head_width", "window", "reduction"):
-            if (value := getattr(self, name)) is not None and value < 1:
-                raise WrongSetting(f"build_up: {name} is 1 or more; got {value}.")
-        if self.heads and min(self.heads) < 1:
-            raise WrongSetting(f"build_up: each stage has 1 head or more; got {self.heads}.")
-        if self.heads and len(self.heads) != len(self.msa_per_stage):
-            raise WrongSetting(
-                f"build_up: heads has a number for each of {len(self.msa_per_stage)} stages; "
-                f"got {self.heads}."
-            )
+        stages = len(self.msa_per_stage)
+        refuse(
+            "build_up",
+            ("msa_per_stage has a number from 0 on for each stage, and one that is not 0; got "
+             f"{self.msa_per_stage}", any(self.msa_per_stage)),
+            (f"heads has a number for each of {stages} stages; got {self.heads}",
+             len(self.heads) in (0, stages)),
+        )  # fmt: skip
 
     def operate(self, model: nn.Module, anatomy: Anatomy) -> nn.Module:
         """A copy of ``model`` with attention; ``model`` itself is left untouched."""

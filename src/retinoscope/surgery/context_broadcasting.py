@@ -7,11 +7,11 @@ middle and the end of an MLP are the same place: a linear map with a bias commut
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from retinoscope.core.anatomy import Anatomy
-from retinoscope.core.settings import check
+from retinoscope.core.settings import check, setting
 from retinoscope.core.unit import Kind, Unit
 
 if TYPE_CHECKING:
@@ -37,25 +37,18 @@ class ContextBroadcasting:
     depth-wise convolutions, and another such map (PVTv2, SegFormer).
     """
 
-    variant: Literal["cb", "cb_s", "gate", "hybrid"] = field(
-        default="cb",
-        metadata={
-            "help": "cb: averaged with the mean token; cb_s: plus the mean times learned scales "
-            "that start at 0; gate: times the class token plus one; hybrid: both of cb and gate."
-        },
+    example_model: ClassVar[str] = "micro_vit"
+
+    variant: Literal["cb", "cb_s", "gate", "hybrid"] = setting(
+        "cb",
+        "cb: averaged with the mean token; cb_s: plus the mean times learned scales that start at "
+        "0; gate: times the class token plus one; hybrid: both of cb and gate.",
     )
-    where: Literal["mlp", "attention", "both"] = field(
-        default="mlp", metadata={"help": "In which units."}
+    where: Literal["mlp", "attention", "both"] = setting("mlp", "In which units.")
+    position: Literal["front", "mid", "end"] = setting(
+        "end", "Before the unit's first learned maps, before its last, or after it."
     )
-    position: Literal["front", "mid", "end"] = field(
-        default="end",
-        metadata={
-            "help": "Before the first learned maps of the unit, before its last, or behind it."
-        },
-    )
-    scale: float = field(
-        default=1.0, metadata={"help": "How much of the change is made; 0 changes nothing."}
-    )
+    scale: float = setting(1.0, "How much of the change is made; 0 changes nothing.")
 
     def __post_init__(self) -> None:
         check(self, "context_broadcasting")

@@ -8,11 +8,11 @@ matrix Θ and Λ = ±diag(ψ²), so that the eigenvalues of their product are al
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
 from retinoscope.core.anatomy import Anatomy
-from retinoscope.core.settings import check
+from retinoscope.core.settings import REQUIRED, check, setting
 from retinoscope.core.unit import Kind, Unit
 
 if TYPE_CHECKING:
@@ -33,12 +33,13 @@ class EigenAttention:
     in ``values``, and the output map refers to them.
     """
 
-    sign: Literal["+", "-"] = field(
-        metadata={"help": "+ for eigenvalues ≥ 0, which smooth; - for eigenvalues ≤ 0."}
+    example_model: ClassVar[str] = "micro_vit"
+
+    sign: Literal["+", "-"] = setting(
+        REQUIRED, "+ for eigenvalues ≥ 0, which smooth; - for eigenvalues ≤ 0.", example="+"
     )
-    form: Literal["symmetric", "authors"] = field(
-        default="symmetric",
-        metadata={"help": "V Λ Vᵀ, or the order of factors in the authors' code."},
+    form: Literal["symmetric", "authors"] = setting(
+        "symmetric", "V Λ Vᵀ, or the order of factors in the authors' code."
     )
 
     def __post_init__(self) -> None:

@@ -7,7 +7,7 @@ Do Vision Transformers Work?", ICLR 2022, arXiv:2202.06709, fig. 6).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from retinoscope.core.anatomy import Anatomy
 
@@ -22,6 +22,8 @@ class GapHead:
     This is done to the state behind the last unit, so that the head's own norm follows the mean.
     The class token goes through the units as it always did: only the head no longer reads it.
     """
+
+    example_model: ClassVar[str] = "micro_vit"
 
     def operate(self, model: nn.Module, anatomy: Anatomy) -> nn.Module:
         """A copy of ``model`` that pools; ``model`` itself is left untouched."""

@@ -11,10 +11,10 @@ from collections import Counter
 from collections.abc import Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from retinoscope.core.anatomy import Anatomy
-from retinoscope.core.settings import WrongSetting, check
+from retinoscope.core.settings import REQUIRED, WrongSetting, check, setting
 from retinoscope.core.unit import Kind, Unit
 
 if TYPE_CHECKING:
@@ -34,11 +34,15 @@ class Localise:
     of the anatomy's size alone, and says so where it meets others.
     """
 
-    kernel: int = field(metadata={"help": "Side of the window in positions of the map, odd."})
+    example_model: ClassVar[str] = "micro_vit"
+
+    kernel: int = setting(
+        REQUIRED, "Side of the window in positions of the map, odd.", at_least=1, example=3
+    )
 
     def __post_init__(self) -> None:
         check(self, "localise")
-        if self.kernel < 1 or self.kernel % 2 == 0:
+        if self.kernel % 2 == 0:
             raise WrongSetting(
                 "localise: kernel is an odd number from 1, for a window is centred on its query; "
                 f"got {self.kernel}."

@@ -6,11 +6,11 @@ learned map of every convolutional unit and every MLP; behind a unit that has a 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from retinoscope.core.anatomy import Anatomy
-from retinoscope.core.settings import WrongSetting, check
+from retinoscope.core.settings import check, setting
 from retinoscope.core.unit import Kind
 
 if TYPE_CHECKING:
@@ -21,15 +21,11 @@ if TYPE_CHECKING:
 class McDropout:
     """Drop entries before the last learned map of each unit, in training and in eval mode."""
 
-    p: float = field(default=0.3, metadata={"help": "The share of entries that are dropped."})
-    always: bool = field(
-        default=True, metadata={"help": "Whether in eval mode too; else it is ordinary dropout."}
-    )
+    p: float = setting(0.3, "The share of entries that are dropped.", at_least=0, below=1)
+    always: bool = setting(True, "Also drop in eval mode; False is ordinary dropout.")
 
     def __post_init__(self) -> None:
         check(self, "mc_dropout")
-        if not 0 <= self.p < 1:
-            raise WrongSetting(f"mc_dropout: p is a share from 0 to below 1; got {self.p}.")
 
     def operate(self, model: nn.Module, anatomy: Anatomy) -> nn.Module:
         """A copy of ``model`` with dropout; ``model`` itself is left untouched."""

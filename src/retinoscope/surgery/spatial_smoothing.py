@@ -6,11 +6,11 @@ and Robustness" (ICML 2022, arXiv:2105.12639): before each sub-sampling and befo
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from retinoscope.core.anatomy import Anatomy
-from retinoscope.core.settings import WrongSetting, check
+from retinoscope.core.settings import check, setting
 from retinoscope.core.unit import Kind, Unit
 
 if TYPE_CHECKING:
@@ -28,33 +28,24 @@ class SpatialSmoothing:
     The stem is no stage, nor is a run of mere pooling (as at the end of VGG), unless it is named.
     """
 
-    kernel: int = field(
-        default=2, metadata={"help": "Side of the square that is averaged over; 1 does not blur."}
+    kernel: int = setting(
+        2, "Side of the square that is averaged over; 1 does not blur.", at_least=1
     )
-    padding: Literal["replicate", "grow"] = field(
-        default="replicate",
-        metadata={
-            "help": "replicate keeps the size; grow, as in the authors' code, pads with zeros and "
-            "lets maps grow by one if the kernel is even."
-        },
+    padding: Literal["replicate", "grow"] = setting(
+        "replicate",
+        "replicate keeps the size; grow, as in the authors' code, pads with zeros and lets maps "
+        "grow by one if the kernel is even.",
     )
-    prob: Literal["tanh", "bn_tanh", "sigmoid", "softmax", "clamp", "scale", "off"] = field(
-        default="tanh", metadata={"help": "How values are bounded before the blur."}
+    prob: Literal["tanh", "bn_tanh", "sigmoid", "softmax", "clamp", "scale", "off"] = setting(
+        "tanh", "How values are bounded before the blur."
     )
-    tau: float | None = field(
-        default=None,
-        metadata={"help": "Where values saturate; the usual one of prob (10 for tanh) if None."},
+    tau: float | None = setting(
+        None, "Where values saturate. Default: the usual one of prob (10 for tanh).", above=0
     )
-    stages: tuple[int, ...] = field(
-        default=(), metadata={"help": "Which stages, counted from 1; all of them if empty."}
-    )
+    stages: tuple[int, ...] = setting((), "Which stages, counted from 1. Default: all.")
 
     def __post_init__(self) -> None:
         check(self, "spatial_smoothing")
-        if self.kernel < 1:
-            raise WrongSetting(f"spatial_smoothing: kernel is 1 or more; got {self.kernel}.")
-        if self.tau is not None and not self.tau > 0:
-            raise WrongSetting(f"spatial_smoothing: tau is positive; got {self.tau}.")
 
     def operate(self, model: nn.Module, anatomy: Anatomy) -> nn.Module:
         """A copy of ``model`` that smooths; ``model`` itself is left untouched."""

@@ -11,7 +11,15 @@ from typing import Any, Literal
 
 from retinoscope.core.errors import did_you_mean
 from retinoscope.core.history import MARK
-from retinoscope.core.settings import WrongSetting, check, fitted, make, setting
+from retinoscope.core.settings import (
+    MAX_SEED,
+    WrongSetting,
+    check,
+    fitted,
+    make,
+    refuse,
+    setting,
+)
 from retinoscope.data.augment import Augmentation
 
 
@@ -19,95 +27,103 @@ from retinoscope.data.augment import Augmentation
 class Recipe:
     """A training in full; the same recipe on the same machine gives the same weights."""
 
-    model: str = setting("micro_resnet", "A name that load_model knows.")
-    data: str = setting("cues", "A name that load_data knows, with a split called train.")
-    epochs: int = setting(300, "Passes over the training images, behind the warm-up.")
-    batch: int = setting(96, "Images per optimiser step, over all processes.")
+    model: str = setting(
+        "micro_resnet",
+        "A timm name, torchvision:NAME, hf:NAME, path/file.py:function, or a file that was built "
+        "or trained before.",
+    )
+    data: str = setting("cues", "Images with a train split. See: retinoscope list data")
+    epochs: int = setting(300, "Passes over the training images after warm-up.", at_least=1)
+    batch: int = setting(96, "Images per optimiser step, over all processes.", at_least=1)
     optimiser: str = setting("adamw", "A name that timm knows: adamw, momentum (SGD), lamb, …")
-    lr: float = setting(1.25e-4, "Learning rate after the warm-up.")
-    momentum: float = setting(0.9, "Of optimisers that have one.")
-    weight_decay: float = setting(0.05, "As the optimiser means it.")
+    lr: float = setting(1.25e-4, "Learning rate after warm-up.", at_least=0)
+    momentum: float = setting(0.9, "Momentum, for optimisers that have one.", at_least=0, below=1)
+    weight_decay: float = setting(0.05, "Weight decay, as the optimiser means it.", at_least=0)
     decayed: Literal["all", "matrices"] = setting(
-        "all", "What decays: all parameters, or none of the norms and biases."
+        "all", "What decays: all parameters, or all but norms and biases."
     )
-    schedule: Literal["cosine", "steps", "constant"] = setting("cosine", "Of the learning rate.")
-    lr_end: float = setting(0.0, "Where the cosine ends.")
-    milestones: tuple[int, ...] = setting((), "Epochs behind the warm-up at which steps go down.")
-    factor: float = setting(0.1, "By which steps go down.")
+    schedule: Literal["cosine", "steps", "constant"] = setting(
+        "cosine", "Schedule of the learning rate."
+    )
+    lr_end: float = setting(0.0, "Learning rate at the end of the cosine.", at_least=0)
+    milestones: tuple[int, ...] = setting(
+        (), "Epochs after warm-up at which schedule=steps lowers the learning rate."
+    )
+    factor: float = setting(0.1, "Factor of each of these steps.", above=0)
     advance: Literal["epoch", "step"] = setting("epoch", "How often the schedule moves.")
-    warmup: int = setting(5, "Epochs in which the rate rises linearly, in addition to the others.")
+    warmup: int = setting(
+        5, "Epochs in which the learning rate rises linearly, in addition to the others.",
+        at_least=0,
+    )  # fmt: skip
     idle_start: bool = setting(
-        False, "Let the first step have a rate of 0, as the papers' code does."
+        False, "Let the first step have a learning rate of 0, as the papers' code does."
     )
-    clip: float = setting(0.0, "Largest norm of the gradient; 0 for any.")
+    clip: float = setting(0.0, "Clip the gradient to this norm; 0 for no clipping.", at_least=0)
     augmentation: Augmentation = setting(
         Augmentation(), "What is done to the images; its settings can be named like the others."
     )
-    drop_path: float = setting(0.0, "Stochastic depth of the last branch, rising linearly to it.")
-    ema: float = setting(0.0, "Decay of an average of the weights, kept instead; 0 for none.")
-    sam: float = setting(0.0, "Radius of sharpness-aware minimisation, such as 0.05; 0 for none.")
-    ensemble: int = setting(1, "Passes whose predictions are averaged in the training loss.")
-    distillation: Literal["none", "hard", "soft"] = setting("none", "Learn of a teacher.")
-    teacher: str = setting("", "Its name or file.")
-    teaching: float = setting(0.5, "Share of the loss that is the teacher's.")
-    temperature: float = setting(1.0, "Of a soft teacher.")
-    fraction: float = setting(1.0, "Share of the training images, the same of each class.")
-    holdout: float = setting(
-        0.0, "Share of them kept back to be scored on instead of the test split."
+    drop_path: float = setting(
+        0.0, "Stochastic depth of the last branch, rising linearly to it.", at_least=0, below=1
     )
-    scored: int = setting(0, "Images that are scored each epoch, the same of each class; 0: all.")
-    pretrained: bool = setting(False, "Begin with published weights.")
-    weights: str = setting("", "A file to begin with.")
-    accumulate: int = setting(1, "Parts in which a batch goes through the network.")
+    ema: float = setting(
+        0.0, "Decay of an average of the weights, kept instead of them; 0 for none.",
+        at_least=0, below=1,
+    )  # fmt: skip
+    sam: float = setting(
+        0.0, "Radius of sharpness-aware minimisation, such as 0.05; 0 for none.", at_least=0
+    )
+    ensemble: int = setting(
+        1, "Passes whose predictions are averaged in the training loss.", at_least=1
+    )
+    distillation: Literal["none", "hard", "soft"] = setting("none", "Distil from a teacher.")
+    teacher: str = setting("", "The teacher's name or file.")
+    teaching: float = setting(
+        0.5, "Share of the loss that is the teacher's.", at_least=0, at_most=1
+    )
+    temperature: float = setting(1.0, "Temperature of a soft teacher.", above=0)
+    fraction: float = setting(
+        1.0, "Share of the training images to use, the same of each class.", above=0, at_most=1
+    )
+    holdout: float = setting(
+        0.0, "Share of the training images held out to be scored on instead of the test split.",
+        at_least=0, below=1,
+    )  # fmt: skip
+    scored: int = setting(
+        0, "Images that are scored each epoch, the same of each class; 0 for all.", at_least=0
+    )
+    pretrained: bool = setting(False, "Start from published weights.")
+    weights: str = setting("", "A file of weights to start from.")
+    accumulate: int = setting(
+        1, "Parts of a batch that go through the network one after the other.", at_least=1
+    )
     precision: Literal["float32", "bfloat16", "float64"] = setting(
         "float32", "bfloat16 is autocast: weights stay in float32."
     )
     channels_last: bool = setting(False, "Lay images out with the channels last.")
     compile: bool = setting(False, "Use torch.compile.")
-    snapshots: int = setting(0, "Keep the weights every so many epochs; 0: only the usual three.")
-    seed: int = setting(0, "Of first weights, order, augmentation and dropout.")
+    snapshots: int = setting(
+        0, "Keep the weights every so many epochs; 0 for start, warm-up and end only.", at_least=0
+    )
+    seed: int = setting(
+        0,
+        "Random seed for first weights, order, augmentation and dropout.",
+        at_least=0,
+        at_most=MAX_SEED,
+    )
 
     def __post_init__(self) -> None:
         check(self, "recipe")
-        wrong = [text for text, holds in self._bounds() if not holds]
-        if wrong:
-            raise WrongSetting(f"A recipe cannot have {'; '.join(wrong)}.")
-
-    def _bounds(self) -> list[tuple[str, bool]]:
-        """What must hold between and for the numbers, each with how to say that it does not."""
-        several = ("epochs", "batch", "accumulate", "ensemble")
-        any_number = (
-            "scored",
-            "lr",
-            "lr_end",
-            "weight_decay",
-            "warmup",
-            "clip",
-            "sam",
-            "snapshots",
-        )
-        shares = ("drop_path", "ema", "holdout", "momentum")
-        return [
-            *((f"{name} {getattr(self, name)}, which is 1 or more", getattr(self, name) >= 1)
-              for name in several),
-            *((f"{name} {getattr(self, name)}, which is 0 or more", getattr(self, name) >= 0)
-              for name in any_number),
-            *((f"{name} {getattr(self, name)}, which is from 0 to below 1",
-               0 <= getattr(self, name) < 1) for name in shares),
-            (f"fraction {self.fraction}, which is above 0 and up to 1", 0 < self.fraction <= 1),
-            (f"teaching {self.teaching}, which is from 0 to 1", 0 <= self.teaching <= 1),
-            (f"temperature {self.temperature}, which is above 0", self.temperature > 0),
-            (f"seed {self.seed}, which is from 0 to 2³² - 1", 0 <= self.seed < 2**32),
-            (f"a distillation that is {self.distillation} without a teacher (teacher=NAME_OR_FILE)",
-             self.distillation == "none" or bool(self.teacher)),
-            (f"the teacher {self.teacher} without distillation=hard or soft",
-             self.distillation != "none" or not self.teacher),
-            (f"milestones {self.milestones}, which rise from 1 on",
+        refuse(
+            "recipe",
+            (f"milestones rise from 1 on; got {self.milestones}",
              all(a < b for a, b in pairwise((0, *self.milestones)))),
-            (f"factor {self.factor}, which is above 0", self.factor > 0),
-            ("a schedule of steps without milestones, such as milestones=(60,120,160)",
+            (f"distillation={self.distillation} does not work without a teacher; add "
+             "teacher=NAME_OR_FILE", self.distillation == "none" or bool(self.teacher)),
+            (f"teacher={self.teacher} does nothing without distillation=hard or soft",
+             self.distillation != "none" or not self.teacher),
+            ("schedule=steps does not work without milestones, such as milestones=(60,120,160)",
              self.schedule != "steps" or bool(self.milestones)),
-        ]  # fmt: skip
+        )  # fmt: skip
 
     def to_plain(self) -> dict[str, Any]:
         """As plain values, for files and trackers."""
