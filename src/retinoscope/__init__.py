@@ -21,23 +21,23 @@ if TYPE_CHECKING:
     from retinoscope.core.unit import Grid, Kind, Unit
     from retinoscope.models.build import BuiltModel, build_model
     from retinoscope.models.load import LoadedModel, load_model
-    from retinoscope.report.advise import Advice, advise
     from retinoscope.report.build import build_report
-    from retinoscope.report.examine import Examination, examine
     from retinoscope.run.run import Run, measure
     from retinoscope.run.subject import load_subject
     from retinoscope.surgery.operate import operate
     from retinoscope.train.recipe import Recipe
     from retinoscope.train.train import train_model
     from retinoscope.train.training import Trained
+    from retinoscope.workflows.advise import Advice, advise
+    from retinoscope.workflows.examine import Examination, examine
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "Advice": "report.advise",
+    "Advice": "workflows.advise",
     "Anatomy": "core.anatomy",
     "BuiltModel": "models.build",
-    "Examination": "report.examine",
+    "Examination": "workflows.examine",
     "Grid": "core.unit",
     "Kind": "core.unit",
     "LoadedModel": "models.load",
@@ -55,11 +55,11 @@ _HOMES = {
     "Trained": "train.training",
     "Unit": "core.unit",
     "Watcher": "core.probe",
-    "advise": "report.advise",
+    "advise": "workflows.advise",
     "build_model": "models.build",
     "build_report": "report.build",
     "dissect": "anatomy.dissect",
-    "examine": "report.examine",
+    "examine": "workflows.examine",
     "load_model": "models.load",
     "load_subject": "run.subject",
     "measure": "run.run",

@@ -13,7 +13,6 @@ from retinoscope.probes.variance import Variance
 from retinoscope.report.build import as_json, build_report
 from retinoscope.report.chart import Chart, Line, Point, ticks
 from retinoscope.report.collect import collect
-from retinoscope.report.examine import default_folder, examine
 from retinoscope.report.figures import figures, number
 from retinoscope.report.words import by_kind
 from retinoscope.run.subject import load_subject
@@ -200,24 +199,6 @@ def test_unlabelled_and_not_applicable_are_told_apart(tmp_path, measured):
     assert "not applicable" in page
     assert "1 image could not be read" in page
     assert "broken.png" in page
-
-
-def test_examine_goes_on_past_a_model_that_fails(tmp_path):
-    from run.elsewhere import TINY
-
-    done = examine([TINY, "resnet51"], images=20, out=tmp_path / "run", pretrained=False)
-    assert list(done.results) == [TINY]
-    assert "timm has no model 'resnet51'" in done.failures[0][1]
-    assert "could not be examined" in done.report.read_text()
-    assert "resnet51 could not be examined" in str(done)
-    with pytest.raises(RetinoscopeError, match="timm has no model"):
-        examine("resnet51", out=tmp_path / "two")
-    with pytest.raises(RetinoscopeError, match="None of the 2 models could be examined"):
-        examine(["resnet51", "resnet52"], out=tmp_path / "three")
-
-
-def test_default_folder_is_the_same_for_the_same_names():
-    assert str(default_folder(["a/b", "c"], "cues")) == "runs/a-b+c-cues".replace("+", "-")
 
 
 def test_report_command(measured, tmp_path):

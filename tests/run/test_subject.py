@@ -150,9 +150,9 @@ def test_images_of_unknown_classes_count_only_where_no_labels_are_needed(tmp_pat
         ({"crop_mode": "round"}, "crop_mode is one of center, squash, border"),
         ({"interpolation": "magic"}, "interpolation is one of nearest"),
         ({"crop_pct": 0.0}, "above 0 and up to 1"),
-        ({"seed": -1}, "seed -1, which must be from 0"),
-        ({"batch": 0}, "batch 0, which must be 1 or more"),
-        ({"images": 0}, "images 0, which must be 1 or more"),
+        ({"seed": -1}, "seed is from 0 to 4294967295; got -1"),
+        ({"batch": 0}, "batch is 1 or more; got 0"),
+        ({"images": 0}, "images is 1 or more; got 0"),
     ],
 )
 def test_values_that_cannot_be(tiny, setting, says):
@@ -170,7 +170,7 @@ def test_what_is_made_at_size_is_not_cut(tiny):
 def test_wrong_settings_are_refused(tiny):
     with pytest.raises(WrongInput, match="has no setting picutres"):
         tiny(picutres=3)
-    with pytest.raises(WrongInput, match="There is no precision 'float8'"):
+    with pytest.raises(WrongInput, match="precision is one of float32, float64"):
         tiny(precision="float8")
     with pytest.raises(WrongInput, match=r"The device 'cuda:99' cannot be used.*can"):
         tiny(device="cuda:99")

@@ -6,57 +6,102 @@ import os
 from dataclasses import dataclass, field
 from typing import Literal
 
-from retinoscope.core.errors import WrongInput
+from retinoscope.core.preprocessing import CropMode, Interpolation
+from retinoscope.core.settings import MAX_SEED, REQUIRED, check, setting
 from retinoscope.data.augment import Augmentation
 
 Precision = Literal["float32", "float64", "bfloat16", "float16"]
+_DATA, _MODEL, _WORK = "Images", "Model", "Work"
 
 
 @dataclass(frozen=True)
 class SubjectSpecification:
-    """All that determines a subject, as plain values: another process rebuilds it from this."""
+    """All that determines a subject, as plain values: another process rebuilds it from this.
 
-    model: str
-    data: str = "cues"
-    root: str | None = None
-    images: int | None = 512
-    """A class-balanced choice of so many per split; None for all."""
-    size: tuple[int, int] | None = None
-    """Of the images; the model's own if None."""
-    pretrained: bool = True
-    weights: str | None = None
-    allow_pickle: bool = False
-    output: str | None = None
-    seed: int = 0
-    precision: Precision | None = None
-    """float32 for a named model, what it has for one of your own, if None."""
-    device: str | None = None
-    """The best there is for a named model, where it is for one of your own, if None."""
-    batch: int = 64
-    workers: int = 0
-    crop_pct: float | None = None
-    crop_mode: str | None = None
-    interpolation: str | None = None
-    mean: tuple[float, ...] | None = None
-    std: tuple[float, ...] | None = None
+    Commands make their flags from these fields; ``help`` and ``group`` are what they show.
+    """
+
+    model: str = setting(REQUIRED, "A name that load_model knows.", group=_MODEL)
+    data: str = setting(
+        "cues",
+        "cues (embedded, the default), cifar10, cifar100, imagenet, a folder of photos or of class "
+        "folders, a .parquet file, hf:NAME. See: retinoscope list data",
+        group=_DATA,
+    )
+    root: str | None = setting(
+        None, "Where named data lie. Default: the environment's RETINOSCOPE_DATA.", group=_DATA
+    )
+    images: int | None = setting(
+        512, "How many images per split, the same of each class; or all.", at_least=1, group=_DATA
+    )
+    """None for all."""
+    size: tuple[int, int] | None = setting(
+        None,
+        "Image size: 224, or 224x160 for height x width. Default: the model's own.",
+        at_least=1,
+        group=_DATA,
+    )
+    pretrained: bool = setting(
+        True,
+        "Random weights from --seed instead of published ones.",
+        flag="--untrained",
+        group=_MODEL,
+    )
+    weights: str | None = setting(
+        None, "A .safetensors or .pth file of weights, for a single model.", group=_MODEL
+    )
+    allow_pickle: bool = setting(
+        False, "Read a .pth file that runs code. Only if you trust it.", group=_MODEL
+    )
+    output: str | None = setting(
+        None, "Entry of a dict or tuple output that holds the logits.", group=_MODEL
+    )
+    seed: int = setting(
+        0,
+        "Random seed for weights and the choice of images.",
+        at_least=0,
+        at_most=MAX_SEED,
+        group=_WORK,
+    )
+    precision: Precision | None = setting(
+        None, "float32 (default), float64, bfloat16 or float16.", group=_MODEL
+    )
+    """Where None: float32 for a named model, what it has for one of your own."""
+    device: str | None = setting(
+        None, "cuda, cuda:1, mps or cpu. Default: the best there is.", group=_MODEL
+    )
+    """Where None: the best there is for a named model, where it is for one of your own."""
+    batch: int = setting(64, "Images per forward pass.", at_least=1, group=_WORK)
+    workers: int = setting(0, "Processes that read images.", at_least=0, group=_WORK)
+    crop_pct: float | None = setting(
+        None,
+        "Share of the shorter side that the crop keeps. Default: the model's own.",
+        above=0,
+        at_most=1,
+        group=_DATA,
+    )
+    crop_mode: CropMode | None = setting(
+        None, "center, squash or border. Default: the model's own.", group=_DATA
+    )
+    interpolation: Interpolation | None = setting(
+        None, "nearest, bilinear or bicubic. Default: the model's own.", group=_DATA
+    )
+    mean: tuple[float, ...] | None = setting(
+        None, "Normalisation: 0.5 or 0.49,0.48,0.45. Default: the model's own.", group=_DATA
+    )
+    std: tuple[float, ...] | None = setting(
+        None, "The same for the standard deviation.", group=_DATA
+    )
     augmentation: Augmentation | None = None
     """Of training images; as in the training of the weights if None, where that is known."""
-    weight_decay: float | None = None
-    """The same for weight decay; 0 where nobody knows."""
+    weight_decay: float | None = setting(
+        None, "Weight decay of the loss. Default: that of the training, where known.", at_least=0
+    )
+    """0 where nobody knows."""
+    label: str | None = field(default=None, compare=False)
+    """What to call the subject; its model's name if None. No part of what is measured."""
     folder: str = field(default_factory=os.getcwd, compare=False)
     """Where relative paths begin."""
 
     def __post_init__(self) -> None:
-        wrong = [
-            text
-            for text, holds in (
-                (f"seed {self.seed}, which must be from 0 to 2³² - 1", 0 <= self.seed < 2**32),
-                (f"batch {self.batch}, which must be 1 or more", self.batch >= 1),
-                (f"workers {self.workers}, which must be 0 or more", self.workers >= 0),
-                (f"images {self.images}, which must be 1 or more, or None for all",
-                 self.images is None or self.images >= 1),
-            )
-            if not holds
-        ]  # fmt: skip
-        if wrong:
-            raise WrongInput(f"A subject cannot have {'; '.join(wrong)}.")
+        check(self, "subject")

@@ -10,7 +10,7 @@ from copy import deepcopy
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from retinoscope.anatomy.example import image_channels
 from retinoscope.anatomy.replay import replay
 from retinoscope.core.errors import WrongInput
 from retinoscope.core.preprocessing import Preprocessing
+from retinoscope.core.specification import split_label
 from retinoscope.core.subject import Split, Subject
 from retinoscope.data.augment import Augmentation
 from retinoscope.data.classes import map_classes
@@ -51,10 +52,11 @@ def load_subject(
     """A model and its images, ready for probes.
 
     Args:
-        model: A name that :func:`retinoscope.load_model` knows, or a module of your own.
+        model: A name that :func:`retinoscope.load_model` knows, perhaps with a label in front
+            (``mine=resnet50``), or a module of your own.
         data: A name (``cues``, ``cifar100``, a folder, a parquet file, ``hf:NAME``), a
             ``Dataset`` of your own, or several datasets by the names of their splits.
-        name: What to call a module of your own.
+        name: What to call a module of your own, or a label for a named one.
         others: Further modules of your own by the names by which probes ask for them.
         settings: The other fields of :class:`SubjectSpecification`: ``images``, ``size``,
             ``root``, ``batch``, ``precision``, ``augmentation`` and so on.
@@ -64,7 +66,11 @@ def load_subject(
         raise WrongInput(
             f"A subject has no setting {', '.join(sorted(unknown))}. It has: {', '.join(known)}."
         )
-    called = model if isinstance(model, str) else name or type(model).__name__
+    if isinstance(model, str):
+        label, called = split_label(model)
+        model, settings["label"] = called, name or label or settings.get("label")
+    else:
+        called = name or type(model).__name__
     described = data if isinstance(data, str) else type(data).__name__
     settings["root"] = settings.get("root") or configured_root()
     specification = SubjectSpecification(called, described, **settings)
@@ -76,7 +82,8 @@ def load_subject(
     @cache
     def another(asked: str) -> Subject:
         module = (others or {}).get(asked)
-        return load_subject(asked if module is None else module, data, name=asked, **settings)
+        own = settings | {"label": None}
+        return load_subject(asked if module is None else module, data, name=asked, **own)
 
     return replace(subject, specification=None, load_another=another)
 
@@ -89,7 +96,7 @@ def rebuild(specification: SubjectSpecification) -> Subject:
         # A snapshot is the same model with other weights, unless the file says what it is itself.
         if asked.endswith(_CHECKPOINTS) and read_construction(Path(asked)) is None:
             return rebuild(replace(specification, weights=asked))
-        return rebuild(replace(specification, model=asked, weights=None))
+        return rebuild(replace(specification, model=asked, weights=None, label=None))
 
     subject = _assemble(specification, _load(specification), specification.data)
     return replace(subject, load_another=another)
@@ -107,11 +114,7 @@ def _load(specification: SubjectSpecification) -> LoadedModel:
     return loaded
 
 
-def _dtype(precision: str) -> torch.dtype:
-    if precision not in get_args(Precision):
-        raise WrongInput(
-            f"There is no precision {precision!r}. There are: {', '.join(get_args(Precision))}."
-        )
+def _dtype(precision: Precision) -> torch.dtype:
     return getattr(torch, precision)
 
 
@@ -161,7 +164,7 @@ def _assemble(asked: SubjectSpecification, loaded: LoadedModel, data: Any) -> Su
         [unit.name for unit in taken.anatomy.walk()],
     ]
     return Subject(
-        name=specification.model,
+        name=specification.label or specification.model,
         backbone=backbone,
         model=PixelModel(normalise, backbone, specification.output).train(backbone.training),
         replay=taken,

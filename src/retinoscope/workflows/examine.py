@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from retinoscope.core.errors import NotApplicable, RetinoscopeError
+from retinoscope.core.errors import NotApplicable, RetinoscopeError, WrongInput
 from retinoscope.core.files import write_atomically
 from retinoscope.core.folders import safe_name
 from retinoscope.core.probe import Probe, Watcher
 from retinoscope.core.result import Result
+from retinoscope.core.specification import split_label
 from retinoscope.core.subject import Subject
-from retinoscope.probes import get_probe, list_probes
+from retinoscope.probes import list_probes, parse_probe
 from retinoscope.report.build import build_report
 from retinoscope.run.engines import choose_engine
 from retinoscope.run.progress import Reporter, watched
@@ -54,20 +55,23 @@ def examine(
     """Measure models and write the report; what the folder holds already is not done again.
 
     Args:
-        models: Names that :func:`retinoscope.load_model` knows, or subjects.
+        models: Names that :func:`retinoscope.load_model` knows, perhaps with a label in front
+            (``mine=resnet50``), or subjects.
         data: What to show them; see :func:`retinoscope.load_subject`.
-        probes: Names, or probes with settings of their own; all that exist if not given.
+        probes: Names, perhaps with settings (``hessian:k=10``, ``./file.py:Class:k=3``), or probes;
+            all that exist if not given.
         out: The run folder; named after models and data under ``runs/`` if not given.
         jobs: Processes on this machine.
         ray: Address of a Ray cluster to use instead.
         fresh: Start over: remove what the folder holds.
-        reporter: Who is told how it goes; whoever sits before a terminal if not given.
+        reporter: Is told how far it is; by default writes to the terminal.
         settings: Passed on to :func:`retinoscope.load_subject`: ``images``, ``pretrained``, ….
     """
     asked = [models] if isinstance(models, str | Subject) else list(models)
     if not asked:
         raise RetinoscopeError("No model was named. Name one: retinoscope examine resnet50")
-    questions = [get_probe(p)() if isinstance(p, str) else p for p in probes or list_probes()]
+    _check_labels([model for model in asked if isinstance(model, str)])
+    questions = [parse_probe(p) if isinstance(p, str) else p for p in probes or list_probes()]
     folder = Path(out) if out else default_folder([_name(m) for m in asked], data)
     engine, reporter = choose_engine(jobs, ray), reporter or watched()
     run = Run(folder, fresh=fresh, engine=engine, reporter=reporter)
@@ -102,7 +106,7 @@ def _subject(
 ) -> Subject:
     if isinstance(model, Subject):
         return model
-    reporter.begin(f"taking {model} apart", 1)
+    reporter.begin(f"taking {_name(model)} apart", 1)
     try:
         return load_subject(model, data, **settings)
     finally:
@@ -115,5 +119,19 @@ def default_folder(models: Sequence[str], data: Any) -> Path:
     return Path("runs") / f"{safe_name('+'.join(models))}-{safe_name(shown)}"
 
 
+def _check_labels(models: Sequence[str]) -> None:
+    """Refuse a label that two models have."""
+    labels = [label for model in models if (label := split_label(model)[0]) is not None]
+    if twice := sorted({label for label in labels if labels.count(label) > 1}):
+        raise WrongInput(
+            f"The label {twice[0]!r} is given to more than one model. Give each its own: "
+            f"{twice[0]}-1=NAME {twice[0]}-2=NAME"
+        )
+
+
 def _name(model: str | Subject) -> str:
-    return model if isinstance(model, str) else model.name
+    """What a model is called in the report: its label, or its name."""
+    if isinstance(model, Subject):
+        return model.name
+    label, name = split_label(model)
+    return label or name
