@@ -26,7 +26,8 @@ help: ## Show this list
 	@touch $@ .venv/installed
 
 demo: .venv/installed ## Install, examine three small networks, and write runs/demo/report.html
-	$(BIN)/retinoscope examine --images 256 --hessian-batches 4 --landscape-points 7 --out runs/demo
+	$(BIN)/retinoscope examine --images 256 --probe fourier --probe variance --probe hessian:batches=4 \
+		--probe landscape:points=7 --probe trajectory --out runs/demo
 
 test: lint ## Install everything and run all tests (15 minutes on 2 cores at most)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal

@@ -31,9 +31,8 @@ import numpy as np
 MODEL = "resnet20_cifar"
 EXAMINE = (
     "examine", MODEL, "--untrained", "--images", "2048", "--batch", "64",
-    "--probe", "fourier", "--probe", "variance", "--probe", "hessian", "--probe", "landscape",
-    "--hessian-batches", "6", "--hessian-k", "2", "--landscape-points", "5",
-    "--landscape-at-most", "32",
+    "--probe", "fourier", "--probe", "variance", "--probe", "hessian:batches=6,k=2",
+    "--probe", "landscape:points=5,at_most=32",
 )  # fmt: skip
 
 

@@ -104,7 +104,8 @@ def test_names_that_the_package_offers():
 
 
 def test_a_size_that_is_none():
-    from retinoscope.cli.anatomy_table import parse_size, saved_as
+    from retinoscope.cli.anatomy_table import saved_as
+    from retinoscope.cli.options import parse_size
 
     with pytest.raises(WrongInput):
         parse_size("3x")

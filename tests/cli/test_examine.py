@@ -12,11 +12,12 @@ runner = CliRunner()
 
 def test_examine_ends_with_a_report_and_goes_on_where_it_was(tmp_path):
     arguments = ["examine", TINY, "--images", "30", "--out", f"{tmp_path}/run"]
-    first = runner.invoke(app, [*arguments, "--fourier-bands", "9"])
+    probes = ["--probe", "fourier:bands=9", "--probe", "variance"]
+    first = runner.invoke(app, [*arguments, *probes])
     assert first.exit_code == 0, first.output
     assert f"Report: {tmp_path}/run/report.html" in first.stdout
     assert "fourier done, 1 of 1 pieces" in first.stderr
-    second = runner.invoke(app, [*arguments, "--fourier-bands", "9"])
+    second = runner.invoke(app, [*arguments, *probes])
     assert "fourier is there already" in second.stderr
     (subject,) = collect([tmp_path / "run"])
     assert subject.measured[0].result.frequency.shape[1] == 9
@@ -26,7 +27,7 @@ def test_examine_ends_with_a_report_and_goes_on_where_it_was(tmp_path):
 
 
 def test_an_interrupt_is_told_that_nothing_is_lost(tmp_path, monkeypatch):
-    from retinoscope.report import examine as module
+    from retinoscope.workflows import examine as module
 
     def interrupted(*_, **__):
         raise KeyboardInterrupt
@@ -50,12 +51,29 @@ def test_a_failure_among_several_is_told_by_the_exit_code(tmp_path):
     ("arguments", "says"),
     [
         (["examine", TINY, "--probe", "furier"], "There is no probe 'furier'. Did you mean"),
-        (["examine", TINY, "--fourier-direction", "up"], "is one of diagonal, radial; got 'up'"),
-        (["examine", TINY, "--fourier-bands", "1"], "fourier: bands must be 2 or more"),
-        (["examine", TINY, "--probe", "variance", "--fourier-bands", "5"], "was not asked for"),
+        (["examine", TINY, "--probe", "fourier:direction=up"], "one of diagonal, radial; got 'up'"),
+        (["examine", TINY, "--probe", "fourier:bands=1"], "fourier: bands is 2 or more; got 1"),
+        (["examine", TINY, "--probe", "fourier:band=1"], "no setting 'band'. Did you mean 'bands'"),
+        (["examine", TINY, "--probe", "fourier:bands"], "'bands' in 'fourier:bands' is not of the"),
+        (["examine", TINY, "--probe", "./x.py:Probe"], "There is no file './x.py'"),
+        (["examine", f"a={TINY}", f"a={TINY}"], "The label 'a' is given to more than one model"),
+        (["examine", TINY, "--hessian-batches", "4"], "Write it as --probe hessian:batches=4 and"),
+        (["examine", TINY, "--hessian-batches=4"], "--hessian-batches is no flag any more"),
+        (
+            ["examine", TINY, "--hessian-again", "--hessian-tolerance", "0.01"],
+            "--hessian-again, --hessian-tolerance are no flags any more: settings follow the name "
+            "of their probe. Write it as --probe hessian:again=True,tolerance=0.01",
+        ),
+        (
+            ["examine", TINY, "--landscape-towards", "a,b.pth"],
+            "--probe 'landscape:towards=[a,b.pth]'",
+        ),
         (["examine", TINY, "--images", "some"], "--images is a number from 1 on, or all"),
         (["examine", TINY, "--mean", "grey"], "--mean is a number or one per channel"),
-        (["examine", TINY, "--precision", "float8"], "There is no precision 'float8'"),
+        (
+            ["examine", TINY, "--precision", "float8"],
+            "precision is one of float32, float64",
+        ),
         (["examine", TINY, "--data", "cuse"], "There are no data 'cuse'"),
         (["examine", TINY, TINY, "--weights", "w.pth"], "--weights is a file for one model"),
         (["examine", "resnet20_cifar"], "timm has none for this model"),
@@ -78,13 +96,33 @@ def test_help_teaches():
     text = " ".join(
         runner.invoke(app, ["examine", "--help"], env={"COLUMNS": "200"}).output.split()
     )
-    for word in ("cifar100", "--fourier-bands", "--ray", "goes on where it was stopped", "tour"):
+    for word in (
+        "cifar100",
+        "hessian:k=10,batches=8",
+        "LABEL=NAME",
+        "--ray",
+        "goes on where it was stopped",
+        "tour",
+    ):
         assert word in text
 
 
+def test_help_fits_on_two_screens():
+    lines = runner.invoke(app, ["examine", "--help"], env={"COLUMNS": "100"}).output.splitlines()
+    assert len(lines) <= 90
+    assert max(map(len, lines)) <= 100
+
+
+def test_a_label_stands_in_the_report(tmp_path):
+    out = f"{tmp_path}/run"
+    arguments = ["examine", f"mine={TINY}", "--images", "10", "--probe", "variance", "--out", out]
+    done = runner.invoke(app, arguments)
+    assert done.exit_code == 0, done.output
+    assert "variance of mine" in done.stderr
+    assert [subject.name for subject in collect([tmp_path / "run"])] == ["mine"]
+
+
 def test_lists():
-    probes = runner.invoke(app, ["list", "probes"], env={"COLUMNS": "200"}).output
-    assert "--fourier-direction (default: diagonal)" in probes
     assert "cues" in runner.invoke(app, ["list", "data"]).output
     models = runner.invoke(app, ["list", "models", "--filter", "cifar"]).output
     assert "resnet20_cifar  (ours)" in models

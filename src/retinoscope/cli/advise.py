@@ -3,40 +3,32 @@
 from __future__ import annotations
 
 import shlex
-from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from rich.console import Console
 from rich.table import Table
 from typer import Argument, Option
 
-from retinoscope.cli.options import AllowPickle, Size, Untrained, Weights, how_many
+from retinoscope.cli.options import MODEL, with_fields
+from retinoscope.core.specification import split_label
+from retinoscope.run.specification import SubjectSpecification
+
+_IMAGES = 256
+"""How many suffice for variances."""
 
 
+@with_fields(
+    "subject", SubjectSpecification,
+    "data", "images", "root", "size", "pretrained", "weights", "allow_pickle", "seed", "batch",
+    panel="Options", shown={"images": str(_IMAGES)},
+)  # fmt: skip
 def advise(
-    model: Annotated[
-        str,
-        Argument(
-            help="A CNN: a timm name, [cyan]torchvision:NAME[/], [cyan]hf:FOLDER_OR_NAME[/], "
-            "[cyan]path/file.py:function[/], or a file that was built before.",
-            metavar="MODEL",
-        ),
-    ],
-    data: Annotated[
-        str, Option(help="What to show it: a folder, a table, a name. See: retinoscope list data")
-    ] = "cues",
-    images: Annotated[str, Option(help="How many images, or all.")] = "256",
+    subject: dict[str, Any],
+    model: Annotated[str, Argument(help=f"A CNN. {MODEL}", metavar="MODEL")],
     msas: Annotated[
         int,
         Option(help="Attention units to place at most: 4 for CIFAR in the paper, 6 for ImageNet."),
     ] = 4,
-    root: Annotated[Path | None, Option(help="Where named data lie.")] = None,
-    size: Size = None,
-    untrained: Untrained = False,
-    weights: Weights = None,
-    seed: Annotated[int, Option(help="Of random weights and of the choice of images.")] = 0,
-    batch: Annotated[int, Option(help="Images at a time.", min=1)] = 64,
-    allow_pickle: AllowPickle = False,
 ) -> None:
     """Advise where attention should go: measure each stage's variance and propose a plan.
 
@@ -45,16 +37,11 @@ def advise(
 
     [dim]retinoscope advise resnet50 --data ./photos[/]
     """
-    from retinoscope.cli.anatomy_table import parse_size
-    from retinoscope.report.advise import advise as find_advice
     from retinoscope.run.progress import Reporter
+    from retinoscope.workflows.advise import advise as find_advice
 
     reporter = Reporter(Console(stderr=True))
-    found = find_advice(
-        model, data, msas=msas, images=how_many(images), root=root and str(root.absolute()),
-        size=parse_size(size), pretrained=not untrained, seed=seed, batch=batch,
-        weights=weights and str(weights.absolute()), allow_pickle=allow_pickle, reporter=reporter,
-    )  # fmt: skip
+    found = find_advice(model, msas=msas, reporter=reporter, **{"images": _IMAGES} | subject)
     console = Console()
     table = Table(
         "stage", "units", "variance", "highest after", "attention", "why",
@@ -71,12 +58,27 @@ def advise(
     if found.written is None:
         console.print("The rule proposes nothing: the table says why, stage by stage.")
         return
-    options = [
-        *(["--untrained"] if untrained else []), *(["--weights", str(weights)] if weights else []),
-        *(["--size", size] if size else []), *(["--seed", str(seed)] if seed else []),
-    ]  # fmt: skip
-    command = ["retinoscope", "build", model, "--apply", found.written, *options]
+    command = [
+        "retinoscope",
+        "build",
+        split_label(model)[1],
+        "--apply",
+        found.written,
+        *_repeated(subject),
+    ]
     console.print(
         shlex.join([*command, "--out", "alternet.safetensors"]),
         style="bold", highlight=False, markup=False, soft_wrap=True,
     )  # fmt: skip
+
+
+def _repeated(subject: dict[str, Any]) -> list[str]:
+    """The flags with which another command builds the same model."""
+    height, width = subject.get("size", (0, 0))
+    given = {
+        "--weights": subject.get("weights"),
+        "--size": height and (f"{height}" if height == width else f"{height}x{width}"),
+        "--seed": subject.get("seed"),
+    }
+    untrained = ["--untrained"] if not subject.get("pretrained", True) else []
+    return [*untrained, *(word for flag, v in given.items() if v for word in (flag, str(v)))]

@@ -11,7 +11,6 @@ from rich.table import Table
 from rich.text import Text
 
 from retinoscope.core.anatomy import Anatomy
-from retinoscope.core.errors import WrongInput
 from retinoscope.core.unit import Kind, Unit
 
 _STYLES = {
@@ -94,21 +93,6 @@ def brief(number: float) -> str:
         if number >= size:
             return f"{number / size:.3g} {unit}"
     return f"{number:g}"
-
-
-def parse_size(text: str | None) -> tuple[int, int] | None:
-    """Height and width from ``224`` or ``224x160``.
-
-    Example:
-        >>> parse_size("224x160"), parse_size("32")
-        ((224, 160), (32, 32))
-    """
-    if text is None:
-        return None
-    sides = re.fullmatch(r"(\d+)(?:[x×](\d+))?", text.strip())
-    if not sides:
-        raise WrongInput(f"{text!r} is no image size. Write 224, or 224x160 for height x width.")
-    return int(sides[1]), int(sides[2] or sides[1])
 
 
 def saved_as(path: Path, model: str, models: int) -> Path:

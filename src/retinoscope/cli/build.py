@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from rich.console import Console
 from typer import Argument, Option
 
-from retinoscope.cli.options import AllowPickle, Size, Untrained, Weights
+from retinoscope.cli.options import MODEL, with_fields
+from retinoscope.run.specification import SubjectSpecification
 
 if TYPE_CHECKING:
     from retinoscope.models.build import BuiltModel
@@ -16,15 +17,12 @@ if TYPE_CHECKING:
 _LISTED = 6
 
 
+@with_fields(
+    "model_settings", SubjectSpecification, "size", "pretrained", "weights", "seed", "allow_pickle",
+    panel="Options",
+)  # fmt: skip
 def build(
-    model: Annotated[
-        str,
-        Argument(
-            help="A timm name, [cyan]torchvision:NAME[/], [cyan]hf:FOLDER_OR_NAME[/], "
-            "[cyan]path/file.py:function[/], or a file that was built before.",
-            metavar="MODEL",
-        ),
-    ],
+    model: Annotated[str, Argument(help=MODEL, metavar="MODEL")],
     apply: Annotated[
         list[str] | None,
         Option(
@@ -36,11 +34,8 @@ def build(
     out: Annotated[
         Path | None, Option(help="The file to write: F.safetensors.", show_default=False)
     ] = None,
-    size: Size = None,
-    untrained: Untrained = False,
-    weights: Weights = None,
-    seed: Annotated[int, Option(help="Of random weights, and of those that surgeries add.")] = 0,
-    allow_pickle: AllowPickle = False,
+    *,
+    model_settings: dict[str, Any],
 ) -> None:
     """Change a model: operate on any backbone and write the outcome to one file.
 
@@ -50,7 +45,6 @@ def build(
     [dim]retinoscope build resnet50 --apply 'build_up:msa_per_stage=(0,1,1,2),grow=True' --out
     alter.safetensors[/]
     """
-    from retinoscope.cli.anatomy_table import parse_size
     from retinoscope.core.errors import WrongInput
     from retinoscope.models.build import build_model
     from retinoscope.run.progress import Reporter
@@ -66,15 +60,7 @@ def build(
     console, reporter = Console(), Reporter(Console(stderr=True))
     reporter.begin(f"operating on {model}", 1)
     try:
-        made = build_model(
-            model,
-            apply,
-            size=parse_size(size),
-            pretrained=not untrained,
-            weights=weights,
-            seed=seed,
-            allow_pickle=allow_pickle,
-        )
+        made = build_model(model, apply, **model_settings)
     finally:
         reporter.end()
     _describe(console, made)

@@ -19,7 +19,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-# One file per command; each defines a function of its own name.
+# One file per command; each defines a function of its own name, and COMMAND where it parses itself.
 COMMANDS = ("examine", "anatomy", "advise", "build", "search", "train", "report", "list")
 
 
@@ -40,7 +40,8 @@ def _options(
 
 
 for _name in COMMANDS:
-    app.command()(getattr(import_module(f"retinoscope.cli.{_name}"), _name))
+    _module = import_module(f"retinoscope.cli.{_name}")
+    app.command(cls=getattr(_module, "COMMAND", None))(getattr(_module, _name))
 
 
 def main() -> None:

@@ -13,7 +13,10 @@ from rich.console import Console
 from rich.table import Table
 from typer import Argument, Exit, Option
 
+from retinoscope.cli.options import MODEL, with_fields
 from retinoscope.cli.training_table import duration
+from retinoscope.run.specification import SubjectSpecification
+from retinoscope.train.recipe import Recipe
 
 if TYPE_CHECKING:
     from retinoscope.train.search.search import Search, Tried
@@ -22,19 +25,13 @@ _EVERY = 10.0
 """Seconds between two lines about epochs."""
 
 
+@with_fields("changes", Recipe, "data", panel="Instead of the recipe's own", shown={"data": ""})
+@with_fields("machine", SubjectSpecification, "root", "workers", "device", panel="Options")
 def search(
     model: Annotated[
-        str,
-        Argument(
-            help="A CNN: a timm name, [cyan]torchvision:NAME[/], [cyan]hf:FOLDER_OR_NAME[/], "
-            "[cyan]path/file.py:function[/], or a file that was built before. Its weights are not "
-            "used.",
-            metavar="MODEL",
-        ),
+        str, Argument(help=f"A CNN, whose weights are not used. {MODEL}", metavar="MODEL")
     ],
-    data: Annotated[
-        str | None, Option(help="Instead of the recipe's. See: retinoscope list data")
-    ] = None,
+    changes: dict[str, Any],
     recipe: Annotated[
         str,
         Option(
@@ -46,13 +43,13 @@ def search(
         int, Option(help="Trainings of each candidate; their mean decides.", min=1)
     ] = 3,
     out: Annotated[
-        Path | None, Option(help="The folder; else one under runs/ by recipe, model and data.")
+        Path | None, Option(help="The folder. Default: runs/search-RECIPE-MODEL-DATA.")
     ] = None,
     most: Annotated[
         int | None,
         Option(
-            help="Attention units to place at most: 4 for CIFAR in the paper, 6 for ImageNet; "
-            "else as many as help.",
+            help="Attention units to place at most: 4 for CIFAR in the paper, 6 for ImageNet. "
+            "Default: as many as help.",
             min=1,
         ),
     ] = None,
@@ -62,13 +59,8 @@ def search(
     jobs: Annotated[
         int, Option(help="Seeds that are trained at a time, each on one core.", min=1)
     ] = 1,
-    root: Annotated[
-        Path | None, Option(help="Where data are looked for; else RETINOSCOPE_DATA.")
-    ] = None,
-    workers: Annotated[int, Option(help="Processes of each training that read images.", min=0)] = 0,
-    device: Annotated[
-        str | None, Option(help="cuda, cuda:1, mps, cpu; else the best there is.")
-    ] = None,
+    *,
+    machine: dict[str, Any],
 ) -> None:
     """Search where attention pays: train a CNN with more and more of it, from its end on.
 
@@ -90,15 +82,14 @@ def search(
     from retinoscope.train.recipe import changed
     from retinoscope.train.search.search import search as run_search
 
-    named = Specification.parse_first(recipe).name
-    chosen = changed(parse_recipe(recipe), {} if data is None else {"data": data}, named)
+    named = Specification.parse(recipe, colons=False).name
+    chosen = changed(parse_recipe(recipe), changes, named)
     folder = out or Path("runs") / safe_name(f"search-{named}-{model}-{chosen.data}")
     console = Console(stderr=True)
     try:
         found = run_search(
             model, chosen, folder, seeds=seeds, most=most, grow=grow, name=named, jobs=jobs,
-            root=root and str(root.absolute()), workers=workers, device=device,
-            listener=Progress(console),
+            listener=Progress(console), **machine,
         )  # fmt: skip
     except KeyboardInterrupt:
         console.print("Stopped. What was finished is kept: the same command goes on from there.")

@@ -10,38 +10,30 @@ from typing import Annotated, Any
 from rich.console import Console
 from typer import Argument, Exit, Option
 
+from retinoscope.cli.options import with_fields
+from retinoscope.run.specification import SubjectSpecification
+from retinoscope.train.recipe import Recipe
+
 _RECIPE = """Which recipe: [cyan]micro[/], [cyan]cifar_strong[/], [cyan]cifar_strong.original[/], …;
 settings behind a colon ([cyan]cifar_strong:lr=0.001,mixup=0,sam=0.05[/]). See: retinoscope list
 recipes"""
-_MODEL = """What to train instead of the recipe's own: a timm name, [cyan]torchvision:NAME[/],
-[cyan]hf:NAME[/], [cyan]path/file.py:function[/], or a file that was built or trained before."""
 
 
+@with_fields(
+    "changes", Recipe, "model", "data", "epochs", "batch", "seed",
+    panel="Instead of the recipe's own",
+    shown=dict.fromkeys(("model", "data", "epochs", "batch", "seed"), ""),
+)  # fmt: skip
+@with_fields(
+    "machine", SubjectSpecification, "root", "workers", "device",
+    panel="Options", shown={"workers": "cores - 1, 8 at most"},
+)  # fmt: skip
 def train(
+    changes: dict[str, Any],
+    machine: dict[str, Any],
     recipe: Annotated[str, Argument(help=_RECIPE, metavar="RECIPE")] = "micro",
-    model: Annotated[str | None, Option(help=_MODEL)] = None,
-    data: Annotated[
-        str | None, Option(help="Instead of the recipe's. See: retinoscope list data")
-    ] = None,
-    epochs: Annotated[
-        int | None, Option(help="Passes over the data behind the warm-up, instead of the recipe's.")
-    ] = None,
-    batch: Annotated[
-        int | None, Option(help="Images per step over all processes, instead of the recipe's.")
-    ] = None,
-    seed: Annotated[int | None, Option(help="Of weights, order, augmentation, dropout.")] = None,
     out: Annotated[
-        Path | None, Option(help="The folder; else one under runs/ by recipe, model and seed.")
-    ] = None,
-    root: Annotated[
-        Path | None, Option(help="Where data are looked for; else RETINOSCOPE_DATA.")
-    ] = None,
-    workers: Annotated[
-        int | None,
-        Option(help="Processes that read and augment; else one less than cores.", min=0),
-    ] = None,
-    device: Annotated[
-        str | None, Option(help="cuda, cuda:1, mps, cpu; else the best there is.")
+        Path | None, Option(help="The folder. Default: runs/RECIPE-MODEL-DATA-SEED.")
     ] = None,
     track: Annotated[
         list[str] | None,
@@ -54,7 +46,7 @@ def train(
         int | None, Option(help="Stop after so many steps in all; the same command goes on.", min=1)
     ] = None,
 ) -> None:
-    """Train a model by a recipe: weights at the start, behind the warm-up and at the end, a log.
+    """Train a model by a recipe: weights at the start, after warm-up and at the end, a log.
 
     The same command goes on where it was stopped, and ends with the same weights bit for bit. A
     recipe that was changed is refused on the old folder. On several machines or GPUs:
@@ -70,20 +62,19 @@ def train(
     from retinoscope.train.trackers import get_tracker
     from retinoscope.train.train import train_model
 
-    given = {"model": model, "data": data, "epochs": epochs, "batch": batch, "seed": seed}
-    named = Specification.parse_first(recipe).name
-    chosen = changed(parse_recipe(recipe), {k: v for k, v in given.items() if v is not None}, named)
+    named = Specification.parse(recipe, colons=False).name
+    chosen = changed(parse_recipe(recipe), changes, named)
     folder = out or _folder(named, chosen)
     first = int(os.environ.get("RANK", "0")) == 0  # of those that torchrun starts
+    machine.setdefault("workers", _spare_cores())
     console = Console(stderr=True)
     table = LiveTable(console)
     trackers = [get_tracker(name, table.say) for name in track or ()]
     listeners = [table, *trackers] if first else []
     try:
         done = train_model(
-            chosen, folder, name=named, root=root and str(root.absolute()), device=device,
-            workers=_spare_cores() if workers is None else workers, listeners=listeners,
-            until=until, checkpoint_every=checkpoint_every,
+            chosen, folder, name=named, listeners=listeners, until=until,
+            checkpoint_every=checkpoint_every, **machine,
         )  # fmt: skip
     except KeyboardInterrupt:
         console.print("Stopped. The same command goes on from the last checkpoint.")
