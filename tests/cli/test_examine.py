@@ -118,7 +118,7 @@ def test_a_label_stands_in_the_report(tmp_path):
     arguments = ["examine", f"mine={TINY}", "--images", "10", "--probe", "variance", "--out", out]
     done = runner.invoke(app, arguments)
     assert done.exit_code == 0, done.output
-    assert "variance of mine" in done.stderr
+    assert "mine: variance done" in done.stderr
     assert [subject.name for subject in collect([tmp_path / "run"])] == ["mine"]
 
 

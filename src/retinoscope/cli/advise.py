@@ -58,14 +58,8 @@ def advise(
     if found.written is None:
         console.print("The rule proposes nothing: the table says why, stage by stage.")
         return
-    command = [
-        "retinoscope",
-        "build",
-        split_label(model)[1],
-        "--apply",
-        found.written,
-        *_repeated(subject),
-    ]
+    named = split_label(model)[1]
+    command = ["retinoscope", "build", named, "--apply", found.written, *_repeated(subject)]
     console.print(
         shlex.join([*command, "--out", "alternet.safetensors"]),
         style="bold", highlight=False, markup=False, soft_wrap=True,

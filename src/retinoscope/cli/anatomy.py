@@ -13,7 +13,8 @@ from retinoscope.cli.options import MODEL, with_fields
 from retinoscope.core.specification import split_label
 from retinoscope.run.specification import SubjectSpecification
 
-_MODEL = f"""{MODEL}. [cyan]LABEL=NAME[/] gives it a label. Several are shown one after the other, and side by side in the picture."""
+_MODEL = f"""{MODEL}. [cyan]LABEL=NAME[/] gives it a label. Several are shown one after the other,
+and side by side in the picture."""
 
 
 @with_fields(

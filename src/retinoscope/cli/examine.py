@@ -16,8 +16,10 @@ from typer.core import TyperCommand
 
 from retinoscope.cli.options import MODEL, with_fields
 from retinoscope.core.errors import WrongInput
+from retinoscope.core.settings import hint
 from retinoscope.core.specification import Specification
-from retinoscope.probes import get_probe, list_probes
+from retinoscope.probes import get_probe, list_probes, parse_probe
+from retinoscope.recipes import parse_recipe
 from retinoscope.run.specification import SubjectSpecification
 
 TOUR = ("micro_resnet", "micro_vit", "micro_alternet")
@@ -80,7 +82,6 @@ def examine(
 
     [dim]retinoscope examine resnet50 vit_tiny_patch16_224 --data ./photos --probe hessian:k=3[/]
     """
-    from retinoscope.probes import parse_probe
     from retinoscope.run.progress import Reporter
     from retinoscope.workflows.examine import examine as run_examination
 
@@ -107,8 +108,6 @@ def _loss(recipe: str | None) -> dict[str, Any]:
     """What a recipe says about the loss: how images are augmented, how weights decay."""
     if recipe is None:
         return {}
-    from retinoscope.recipes import parse_recipe
-
     asked = parse_recipe(recipe)
     return {"augmentation": asked.augmentation, "weight_decay": asked.weight_decay}
 
@@ -146,8 +145,6 @@ want with --probe as well.
 
 def _value(name: str, key: str, flag: re.Match[str], following: Sequence[str]) -> Any:
     """What an old flag was given."""
-    from retinoscope.core.settings import hint
-
     wanted = hint(get_probe(name), key)
     if wanted is bool:
         return not flag[1].startswith("no-")

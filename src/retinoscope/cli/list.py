@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from typing import Annotated
 
 from rich.console import Console
@@ -13,6 +14,7 @@ from typer import Argument, Option
 from retinoscope.core.errors import WrongInput
 from retinoscope.core.settings import Described, described, example
 from retinoscope.probes import get_probe, list_probes
+from retinoscope.recipes import get_recipe, list_recipes
 from retinoscope.surgery import get_surgery, list_surgeries
 
 
@@ -84,10 +86,6 @@ def _surgery(console: Console, name: str) -> None:
 
 
 def _recipes(console: Console) -> None:
-    from importlib import import_module
-
-    from retinoscope.recipes import list_recipes
-
     rows = []
     for name in list_recipes():
         entry, _, variant = name.partition(".")
@@ -99,10 +97,6 @@ def _recipes(console: Console) -> None:
 
 
 def _recipe(console: Console, name: str) -> None:
-    from importlib import import_module
-
-    from retinoscope.recipes import get_recipe
-
     recipe = get_recipe(name)
     _say(console, f"[bold]{name}[/]  ", end="")
     text = import_module(f"retinoscope.recipes.{name.partition('.')[0]}").__doc__ or ""

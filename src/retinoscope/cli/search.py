@@ -15,8 +15,11 @@ from typer import Argument, Exit, Option
 
 from retinoscope.cli.options import MODEL, with_fields
 from retinoscope.cli.training_table import duration
+from retinoscope.core.folders import safe_name
+from retinoscope.core.specification import Specification
+from retinoscope.recipes import parse_recipe
 from retinoscope.run.specification import SubjectSpecification
-from retinoscope.train.recipe import Recipe
+from retinoscope.train.recipe import Recipe, changed
 
 if TYPE_CHECKING:
     from retinoscope.train.search.search import Search, Tried
@@ -75,11 +78,7 @@ def search(
     [dim]retinoscope search micro_resnet --recipe micro:epochs=4 --seeds 3 --jobs 2 --out
     runs/where[/]
     """
-    from retinoscope.core.folders import safe_name
-    from retinoscope.core.specification import Specification
     from retinoscope.plots.search import draw
-    from retinoscope.recipes import parse_recipe
-    from retinoscope.train.recipe import changed
     from retinoscope.train.search.search import search as run_search
 
     named = Specification.parse(recipe, colons=False).name

@@ -11,8 +11,11 @@ from rich.console import Console
 from typer import Argument, Exit, Option
 
 from retinoscope.cli.options import with_fields
+from retinoscope.core.folders import safe_name
+from retinoscope.core.specification import Specification
+from retinoscope.recipes import parse_recipe
 from retinoscope.run.specification import SubjectSpecification
-from retinoscope.train.recipe import Recipe
+from retinoscope.train.recipe import Recipe, changed
 
 _RECIPE = """Which recipe: [cyan]micro[/], [cyan]cifar_strong[/], [cyan]cifar_strong.original[/], …;
 settings behind a colon ([cyan]cifar_strong:lr=0.001,mixup=0,sam=0.05[/]). See: retinoscope list
@@ -56,9 +59,6 @@ def train(
     [dim]retinoscope train cifar_strong --model vit_tiny_patch4_cifar --data cifar100 --seed 1[/]
     """
     from retinoscope.cli.training_table import LiveTable
-    from retinoscope.core.specification import Specification
-    from retinoscope.recipes import parse_recipe
-    from retinoscope.train.recipe import changed
     from retinoscope.train.trackers import get_tracker
     from retinoscope.train.train import train_model
 
@@ -94,8 +94,6 @@ def _conclude(done: Any) -> None:
 
 
 def _folder(named: str, recipe: Any) -> Path:
-    from retinoscope.core.folders import safe_name
-
     return Path("runs") / safe_name(f"{named}-{recipe.model}-{recipe.data}-seed{recipe.seed}")
 
 
