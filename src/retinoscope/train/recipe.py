@@ -32,7 +32,9 @@ class Recipe:
         "A timm name, torchvision:NAME, hf:NAME, path/file.py:function, or a file that was built "
         "or trained before.",
     )
-    data: str = setting("cues", "Images with a train split; retinoscope list data shows which there are.")
+    data: str = setting(
+        "cues", "Images with a train split; retinoscope list data shows which there are."
+    )
     epochs: int = setting(300, "Passes over the training images after warm-up.", at_least=1)
     batch: int = setting(96, "Images per optimiser step, over all processes.", at_least=1)
     optimiser: str = setting("adamw", "A name that timm knows: adamw, momentum (SGD), lamb, …")
