@@ -173,15 +173,15 @@ def measured(dissection: Dissection, images: Tensor) -> Iterator[tuple[Attention
     shared, state = writer.preamble(len(images)), images
     for piece in pieces:
         inside = [found for found in attentions(dissection, piece.nodes) if found]
-        operands = list(dict.fromkeys(node for found in inside for node in _makers(found)))
+        operands = list(dict.fromkeys(node for found in inside for node in makers(found)))
         segment = writer.segment(piece, [piece.exit, *operands])
         state, *values = segment(state, len(images), *shared)
         known = dict(zip(operands, values, strict=True))
         for found in inside:
-            yield found, _measured(found, known)
+            yield found, measured_weights(found, known)
 
 
-def _makers(attention: Attention) -> list[fx.Node]:
+def makers(attention: Attention) -> list[fx.Node]:
     """What the weights are, or are made from."""
     if attention.weights is not None:
         return [attention.weights]
@@ -189,7 +189,8 @@ def _makers(attention: Attention) -> list[fx.Node]:
     return [n for n in (given[x] for x in ("query", "key", "attn_mask")) if n is not None]
 
 
-def _measured(attention: Attention, known: Mapping[fx.Node, Tensor]) -> Tensor:
+def measured_weights(attention: Attention, known: Mapping[fx.Node, Tensor]) -> Tensor:
+    """The weights of an attention, from the tensors that its :func:`makers` hold."""
     if attention.weights is not None:
         return known[attention.weights]
     given = arguments(attention.node)

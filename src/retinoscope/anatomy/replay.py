@@ -6,8 +6,8 @@ a chain of such functions; a lesion exchanges one of them, a suffix run starts i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from torch import Tensor, fx, nn
@@ -17,6 +17,7 @@ from retinoscope.anatomy.export import Example
 from retinoscope.anatomy.fingerprint import graph_hash
 from retinoscope.anatomy.layout import Lens
 from retinoscope.anatomy.learned import multiplied_parameters, parameters_of_units
+from retinoscope.anatomy.taps import UnitTaps
 from retinoscope.anatomy.writer import Chain, Writer
 from retinoscope.core.anatomy import Anatomy
 from retinoscope.core.errors import NotResidual, WrongInput
@@ -30,6 +31,8 @@ class State:
     unit: Unit
     raw: Tensor
     lens: Lens | None
+    taps: Mapping[str, tuple[Tensor, ...]] = field(default_factory=dict)
+    """What was asked for of the unit's inside, by name; see :mod:`retinoscope.anatomy.taps`."""
 
     @property
     def maps(self) -> Tensor:
@@ -79,6 +82,7 @@ class Replay:
         self._pieces = [dissection.pieces[unit.name] for unit in self.anatomy]
         self._writer = Writer(dissection.flow, self._pieces)
         self._without: dict[str, fx.GraphModule] = {}
+        self._tapped: dict[frozenset[str], tuple[list[UnitTaps], Chain]] = {}
 
     @cached_property
     def network(self) -> Chain:
@@ -104,13 +108,37 @@ class Replay:
 
     def __call__(self, batch: Tensor) -> Tensor:
         """The model's logits for a batch of images."""
-        return self._fitting(batch).network(batch)
+        return self.fitting(batch).network(batch)
 
-    def walk(self, batch: Tensor) -> Iterator[State]:
-        """The state after each unit, one at a time, so that none need be kept."""
-        ours = self._fitting(batch)
-        for unit, raw in zip(ours.anatomy, ours.network.walk(batch), strict=True):
-            yield ours._state(unit, raw)
+    def walk(self, batch: Tensor, taps: Collection[str] = ()) -> Iterator[State]:
+        """The state after each unit, one at a time, so that none need be kept.
+
+        ``taps`` names what else is wanted of each unit's inside; see :meth:`Sight.tap`.
+        """
+        ours = self.fitting(batch)
+        if not taps:
+            for unit, raw in zip(ours.anatomy, ours.network.walk(batch), strict=True):
+                yield ours._state(unit, raw)
+            return
+        tapped, network = ours._with_taps(frozenset(taps))
+        walked = zip(ours.anatomy, tapped, network.walk_all(batch), strict=True)
+        for unit, inside, (raw, *values) in walked:
+            yield replace(ours._state(unit, raw), taps=inside.made(values))
+
+    def _with_taps(self, asked: frozenset[str]) -> tuple[list[UnitTaps], Chain]:
+        """The taps of each unit, and the chain whose segments give what they are made from."""
+        if asked not in self._tapped:
+            lenses = self._dissection.lenses
+            tapped = [
+                UnitTaps(self._dissection, piece, lenses[unit.name], asked)
+                for unit, piece in zip(self.anatomy, self._pieces, strict=True)
+            ]
+            segments = [
+                self._writer.segment(piece, [piece.exit, *inside.nodes])
+                for piece, inside in zip(self._pieces, tapped, strict=True)
+            ]
+            self._tapped[asked] = tapped, Chain(self._writer.preamble, segments)
+        return self._tapped[asked]
 
     def states(self, batch: Tensor, inner: bool = False) -> dict[str, State]:
         """The state after every unit by its name, from one forward pass.
@@ -119,7 +147,7 @@ class Replay:
         """
         if not inner:
             return {state.unit.name: state for state in self.walk(batch)}
-        ours = self._fitting(batch)
+        ours = self.fitting(batch)
         found: dict[str, State] = {}
         for unit, raws in zip(ours.anatomy, ours._inner_network.walk_all(batch), strict=True):
             for part, raw in zip(_with_inner(unit), raws, strict=True):
@@ -180,7 +208,7 @@ class Replay:
 
         Removing the last units costs little: each run starts from the state before its unit.
         """
-        ours = self._fitting(batch)
+        ours = self.fitting(batch)
         chosen = ours.anatomy.where(residual=True) if units is None else map(ours._find, units)
         images, chain = len(batch), ours.network
         shared = chain.constants(images)
@@ -228,7 +256,7 @@ class Replay:
             return f"is for {source.batch} images at a time"
         return None if source.most is None else f"is for {source.most} images at most"
 
-    def _fitting(self, batch: Tensor) -> Replay:
+    def fitting(self, batch: Tensor) -> Replay:
         """This chain, or one made for as many images, where the model's code depends on that."""
         self._check(batch)
         source, images = self._dissection.flow.source, len(batch)
@@ -276,7 +304,7 @@ class _Fitted(nn.Module):
         self.lesioned = lesioned  # for its parameters
 
     def forward(self, batch: Tensor) -> Tensor:
-        ours = self.replay._fitting(batch)
+        ours = self.replay.fitting(batch)
         return ours._without_unit(ours._find(self.unit))(batch)
 
 

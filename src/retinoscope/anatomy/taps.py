@@ -1,0 +1,188 @@
+"""Taps: what can be seen inside a unit while it runs, put into an order that says who is who.
+
+An attention gives its queries, keys, values and weights per head; a residual unit its branch. Where
+they stand in the graph is known from what the dimensions of each tensor mean, so windows that were
+folded into the batch are unfolded again, and heads are heads whatever the model's own order.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor, fx
+
+from retinoscope.anatomy.attentions import Attention, attentions, makers, measured_weights, weights
+from retinoscope.anatomy.axes import POSITIONS, Axes, Dimension, roles_of
+from retinoscope.anatomy.cut import Piece
+from retinoscope.anatomy.dissect import Dissection
+from retinoscope.anatomy.flow import arguments, operation
+from retinoscope.anatomy.layout import Lens
+
+_FOLDS = ("queries", "keys", "values", "weights")
+_PRODUCTS = {"matmul", "bmm", "mm"}
+
+
+@dataclass(frozen=True)
+class _Fold:
+    """How a tensor becomes (N, windows, heads, rows, columns)."""
+
+    sizes: tuple[int, ...]
+    order: tuple[int, ...]
+    shape: tuple[int, ...]
+
+    def apply(self, tensor: Tensor) -> Tensor:
+        return tensor.reshape(self.sizes).permute(self.order).reshape(-1, *self.shape)
+
+
+@dataclass(frozen=True)
+class _Source:
+    """The nodes from which one tap of a unit is made, and how."""
+
+    name: str
+    nodes: tuple[fx.Node, ...]
+    fold: _Fold | None = None
+    attention: Attention | None = None
+    """Where the weights are made inside a fused operation."""
+    lens: Lens | None = None
+
+    def made(self, known: Mapping[fx.Node, Tensor]) -> Tensor:
+        """The tap, from the tensors of its nodes."""
+        if self.name == "branch":
+            branch = sum(known[node] for node in self.nodes)
+            assert isinstance(branch, Tensor)  # a residual unit has at least one
+            assert self.lens is not None
+            return self.lens.maps(branch)
+        tensor = (
+            known[self.nodes[0]]
+            if self.attention is None
+            else measured_weights(self.attention, known)
+        )
+        assert self.fold is not None  # all but the branch are folded
+        return self.fold.apply(tensor)
+
+
+class UnitTaps:
+    """The taps of one unit that were asked for, as far as it has them."""
+
+    def __init__(
+        self, dissection: Dissection, piece: Piece, lens: Lens | None, asked: Collection[str]
+    ) -> None:
+        self.sources = [
+            *_attention_sources(dissection, piece, asked),
+            *(_branch(dissection, piece, lens) if "branch" in asked else ()),
+        ]
+        self.nodes = list(dict.fromkeys(node for one in self.sources for node in one.nodes))
+
+    def made(self, values: Sequence[Tensor]) -> dict[str, tuple[Tensor, ...]]:
+        """The taps by name from what the nodes hold, in their order."""
+        known = dict(zip(self.nodes, values, strict=True))
+        found: dict[str, tuple[Tensor, ...]] = {}
+        for source in self.sources:
+            found[source.name] = (*found.get(source.name, ()), source.made(known))
+        return found
+
+
+def _branch(dissection: Dissection, piece: Piece, lens: Lens | None) -> Iterable[_Source]:
+    step = piece.residual
+    if step is not None and step.skip is not None and lens is not None:
+        shape = dissection.flow.shape
+        if all(shape(node) == shape(step.skip.operand) for node in step.skip.branches):
+            yield _Source("branch", step.skip.branches, lens=lens)
+
+
+def _attention_sources(
+    dissection: Dissection, piece: Piece, asked: Collection[str]
+) -> Iterable[_Source]:
+    if not set(_FOLDS) & set(asked):
+        return
+    for attention in attentions(dissection, piece.nodes):
+        if attention is None:
+            continue
+        for name, node in _operands(dissection, attention).items():
+            if name in asked and (fold := _fold(dissection.meaning[node].axes)):
+                yield _Source(name, (node,), fold)
+        if "weights" in asked and (fold := _weights_fold(dissection, attention)):
+            fused = None if attention.weights is not None else attention
+            yield _Source("weights", tuple(makers(attention)), fold, fused)
+
+
+def _operands(dissection: Dissection, attention: Attention) -> dict[str, fx.Node]:
+    """Queries, keys and values; the first two only where one product makes the logits."""
+    if attention.weights is None:
+        given = arguments(attention.node)
+        return {"queries": given["query"], "keys": given["key"], "values": given["value"]}
+    found = {"values": attention.values}
+    products = _logit_products(dissection, attention)
+    if len(products) == 1:
+        first, second = dissection.flow.inputs(products[0])[:2]
+        axes = dissection.meaning[products[0]].axes
+        spread = weights(dissection, attention)
+        swapped = len(axes) >= 2 and abs(spread.key_dim) == 2 and abs(spread.query_dim) == 1
+        found |= (
+            {"queries": second, "keys": first} if swapped else {"queries": first, "keys": second}
+        )
+    return found
+
+
+def _logit_products(dissection: Dissection, attention: Attention) -> list[fx.Node]:
+    """The products of two states that the softmax reads, through whatever is done between."""
+    found, seen = [], set()
+    waiting = [n for softmax in attention.softmaxes for n in dissection.flow.inputs(softmax)]
+    while waiting:
+        node = waiting.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        inputs = dissection.flow.inputs(node)
+        if operation(node) in _PRODUCTS and len(inputs) == 2:
+            found.append(node)
+        elif operation(node) not in {"linear", "conv2d", "einsum"}:
+            waiting += inputs
+    return found
+
+
+def _weights_fold(dissection: Dissection, attention: Attention) -> _Fold | None:
+    """Weights as (N, windows, heads, queries, keys)."""
+    if attention.weights is not None:
+        axes = dissection.meaning[attention.weights].axes
+        spread = weights(dissection, attention)
+        return _folded(axes, spread.query_dim + len(axes), spread.key_dim + len(axes))
+    given = arguments(attention.node)
+    query, key = (dissection.meaning[given[name]].axes for name in ("query", "key"))
+    axes = (*query[:-1], key[-2])
+    return _folded(axes, len(axes) - 2, len(axes) - 1)
+
+
+def _fold(axes: Axes) -> _Fold | None:
+    """Queries, keys or values as (N, windows, heads, positions, channels)."""
+    inside = [place for place, d in enumerate(axes) if "n" not in roles_of(d)]
+    positions = [place for place in inside if roles_of(axes[place]) & POSITIONS]
+    channels = [place for place in inside if place not in positions]
+    if not positions or not channels:
+        return None
+    return _folded(axes, positions[-1], channels[-1])
+
+
+def _folded(axes: Axes, rows: int, columns: int) -> _Fold | None:
+    """Images first, then windows, heads, and the two dimensions that are named."""
+    factors = [(place, factor) for place, dimension in enumerate(axes) for factor in dimension]
+    groups: list[list[int]] = [[], [], [], [], []]
+    for index, (place, factor) in enumerate(factors):
+        if factor.role == "n":
+            groups[0].append(index)
+        elif place in (rows, columns):
+            groups[3 if place == rows else 4].append(index)
+        else:
+            groups[1 if factor.roles() & POSITIONS else 2].append(index)
+    if len(groups[0]) != 1 or _lost(axes, rows, columns):
+        return None
+    sizes = tuple(-1 if factor.role == "n" else factor.size for _, factor in factors)
+    shape = tuple(math.prod(sizes[index] for index in group) for group in groups[1:])
+    return _Fold(sizes, tuple(index for group in groups for index in group), shape)
+
+
+def _lost(axes: Sequence[Dimension], rows: int, columns: int) -> bool:
+    """Whether images are part of a dimension that should be positions or channels."""
+    return any("n" in roles_of(axes[place]) for place in (rows, columns))
