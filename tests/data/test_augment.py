@@ -18,9 +18,9 @@ from retinoscope.core.errors import WrongInput
 from retinoscope.core.preprocessing import Preprocessing
 from retinoscope.core.settings import WrongSetting
 from retinoscope.data.augment import Augmentation
+from retinoscope.data.augmenting import preserved, reseeded
 from retinoscope.data.cues import Cues
 from retinoscope.data.split import ImageSplit
-from retinoscope.data.views import preserved, reseeded
 
 PLAIN = Preprocessing(size=(32, 32))
 SEEDS = (0, 1, 17, 2**32 - 1)

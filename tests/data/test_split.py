@@ -5,6 +5,7 @@ import torch
 from retinoscope.core.errors import WrongInput
 from retinoscope.core.preprocessing import Preprocessing
 from retinoscope.data.augment import Augmentation
+from retinoscope.data.augmenting import generator
 from retinoscope.data.cues import Cues
 from retinoscope.data.dataset import DatasetSource
 from retinoscope.data.load import load_data
@@ -12,7 +13,6 @@ from retinoscope.data.prepare import prepare
 from retinoscope.data.source import UnknownData
 from retinoscope.data.split import ImageSplit
 from retinoscope.data.subset import balanced_subset
-from retinoscope.data.views import generator
 
 PLAIN = Preprocessing(size=(16, 16))
 

@@ -122,9 +122,9 @@ class Augmentation:
             stream: Sets apart several views of one image in the same epoch.
             channels: 3, or 1 for grey.
         """
-        from retinoscope.data import views
+        from retinoscope.data import augmenting
 
-        random = views.generator(seed, index, stream, epoch)
+        random = augmenting.generator(seed, index, stream, epoch)
         height, width = preprocessing.size
         crop = 0.0 if self.resized else self.crop
         rows, columns = round(crop * height), round(crop * width)
@@ -132,19 +132,21 @@ class Augmentation:
         right = int(random.integers(2 * columns + 1)) - columns
         mirrored = self.flip and random.random() < 0.5
         if not (self.resized or self.randaugment or self.erasing):
-            pixels = views.prepared(image, preprocessing, channels)
-            return views.floats(views.moved(pixels, down, right, mirrored))
-        with views.reseeded(int(random.integers(_NUMBERS))):
+            pixels = augmenting.prepared(image, preprocessing, channels)
+            return augmenting.floats(augmenting.moved(pixels, down, right, mirrored))
+        with augmenting.reseeded(int(random.integers(_NUMBERS))):
             if self.resized:
-                pixels = views.randomly_resized(image, preprocessing, self.resized, channels)
+                pixels = augmenting.randomly_resized(image, preprocessing, self.resized, channels)
             else:
-                pixels = views.prepared(image, preprocessing, channels)
-            pixels = views.moved(pixels, down, right, mirrored)
+                pixels = augmenting.prepared(image, preprocessing, channels)
+            pixels = augmenting.moved(pixels, down, right, mirrored)
             if self.randaugment:
-                pixels = views.randomly_augmented(pixels, preprocessing, self.randaugment)
-            seen = views.floats(pixels)
+                pixels = augmenting.randomly_augmented(pixels, preprocessing, self.randaugment)
+            seen = augmenting.floats(pixels)
             return (
-                views.randomly_erased(seen, preprocessing, self.erasing) if self.erasing else seen
+                augmenting.randomly_erased(seen, preprocessing, self.erasing)
+                if self.erasing
+                else seen
             )
 
     def mix(
@@ -179,7 +181,7 @@ class Augmentation:
             return images, self._smoothed(one_hot(labels, classes).float())
         from timm.data.mixup import Mixup
 
-        from retinoscope.data.views import generator, mixed_with_itself, reseeded
+        from retinoscope.data.augmenting import generator, mixed_with_itself, reseeded
 
         mixer = Mixup(
             mixup_alpha=self.mixup,
@@ -214,7 +216,7 @@ class Augmentation:
             total: How many places there are.
             channels: 3, or 1 for grey.
         """
-        from retinoscope.data.views import generator, reseeded
+        from retinoscope.data.augmenting import generator, reseeded
 
         seen = self.view(read(index), preprocessing, seed=seed, index=index, channels=channels)
         random = generator(seed, index, _PARTNER)

@@ -14,11 +14,17 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from retinoscope.core.errors import NotApplicable
 from retinoscope.core.preprocessing import Preprocessing
 from retinoscope.core.subject import Batch, SetAside
+from retinoscope.core.view import Clean, PixelView, View, describe_view
 from retinoscope.data.augment import Augmentation
+from retinoscope.data.augmenting import generator
 from retinoscope.data.prepare import as_floats, prepare
 from retinoscope.data.source import Source, UnreadableImage
+
+_VIEWS = 64
+"""The stream of random numbers that views draw from; augmentation has streams of its own."""
 
 
 class _Sample(NamedTuple):
@@ -49,6 +55,11 @@ class ImageSplit:
     """What the data were asked for as."""
     unlabelled_because: str = ""
     augmentation: Augmentation | None = None
+    """What is done to the images as they are seen here; None where they are not augmented."""
+    in_training: Augmentation | None = None
+    """What the view :class:`Augmented` does; None for splits that are not for training."""
+    view: PixelView | None = None
+    """How else the images are seen; None for as they are."""
     seed: int = 0
     left_out: int = 0
     """Images of classes that the model does not know, where labels are needed."""
@@ -88,6 +99,7 @@ class ImageSplit:
             k: v for k, v in self.preprocessing.to_plain().items() if k not in normalisation
         }
         plain = [self.source.fingerprint, prepared, self.channels, self._augmented]
+        plain += [] if self.view is None else [describe_view(self.view)]
         digest = hashlib.sha256(json.dumps(plain, sort_keys=True).encode())
         digest.update(self.places.astype("<i8").tobytes())
         for place in self.places:
@@ -112,6 +124,7 @@ class ImageSplit:
             "size": f"{height}×{width}",
             "preprocessing": self.preprocessing.to_plain(),
             "augmentation": self._augmented,
+            "view": None if self.view is None else describe_view(self.view),
             "labels": self.unlabelled_because or "yes",
             "left out": self.left_out,
             "balanced": self.balanced,
@@ -133,9 +146,28 @@ class ImageSplit:
             return self
         return replace(self, places=self.places[known], left_out=int((~known).sum()))
 
-    def augmented(self, augmentation: Augmentation, seed: int) -> ImageSplit:
-        """The same images as in training."""
-        return replace(self, augmentation=augmentation, seed=seed)
+    def viewed(self, view: View) -> ImageSplit:
+        """The same images, seen otherwise; says so where they cannot be seen so."""
+        if view not in self._viewed:
+            self._viewed[view] = self._see(view)
+        return self._viewed[view]
+
+    @cached_property
+    def _viewed(self) -> dict[View, ImageSplit]:
+        """Views that were asked for: a fingerprint is made once for each."""
+        return {}
+
+    def _see(self, view: View) -> ImageSplit:
+        clean = replace(self, augmentation=None, view=None)
+        if isinstance(view, Clean):
+            return clean
+        if isinstance(view, PixelView):
+            return replace(clean, view=view)
+        if self.in_training is None:
+            raise NotApplicable(
+                f"needs the split {self.name!r} augmented as in training; only training images are"
+            )
+        return replace(clean, augmentation=self.in_training)
 
     def batches(self, indices: Sequence[int], size: int, workers: int = 0) -> Iterator[Batch]:
         """The images of these places, ``size`` at a time; the same for any number of workers."""
@@ -168,7 +200,8 @@ class ImageSplit:
     def fetch(self, indices: Sequence[int]) -> list[_Sample]:
         """Read and prepare; an unreadable image comes back with its reason."""
         many = getattr(self.source, "read_many", None)
-        if many is not None and self.augmentation is None and self.channels == 3:
+        plain = self.augmentation is None and self.view is None
+        if many is not None and plain and self.channels == 3:
             images = torch.from_numpy(many(self.places[list(indices)])).permute(0, 3, 1, 2)
             if tuple(images.shape[-2:]) == self.preprocessing.size:
                 return [
@@ -181,10 +214,22 @@ class ImageSplit:
         try:
             if self.augmentation is None:
                 image = prepare(self._read(index), self.preprocessing, self.channels)
-                return _Sample(index, image, self._label(index), None)
+                return self._seen(index, image)
             return self._augment(index, self.augmentation)
         except UnreadableImage as error:
             return _Sample(index, None, -1, None, str(error))
+
+    def _seen(self, index: int, image: Tensor) -> _Sample:
+        """A prepared image as the view shows it; what that draws depends on the image alone."""
+        label = self._label(index)
+        if self.view is None:
+            return _Sample(index, image, label, None)
+        # By the place in the source: another choice of images changes nothing.
+        draw = generator(self.view.seed, int(self.places[index]), _VIEWS)
+        pixels = as_floats(image).permute(1, 2, 0).numpy()
+        seen, label = self.view.see(pixels, label, draw)
+        seen = np.ascontiguousarray(seen.transpose(2, 0, 1), np.float32)
+        return _Sample(index, torch.from_numpy(seen), label, None)
 
     def _augment(self, index: int, augmentation: Augmentation) -> _Sample:
         seen, partner, share = augmentation.mixed(

@@ -18,9 +18,9 @@ from torch.utils.data import DataLoader, Dataset
 
 from retinoscope.core.errors import WrongInput
 from retinoscope.data.augment import Augmentation
+from retinoscope.data.augmenting import generator, preserved
 from retinoscope.data.prepare import as_floats
 from retinoscope.data.source import UnreadableImage
-from retinoscope.data.views import generator, preserved
 from retinoscope.train.images import LabelledImages
 
 _ORDER = 3

@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from retinoscope.core.errors import RetinoscopeError
 from retinoscope.core.settings import WrongSetting
-from retinoscope.data.views import generator
+from retinoscope.data.augmenting import generator
 from retinoscope.models.device import out_of_memory
 from retinoscope.train.feed import Portion
 from retinoscope.train.objective import averaged, distilled, objective

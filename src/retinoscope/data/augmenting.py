@@ -1,4 +1,4 @@
-"""What a view of an image is made of: random numbers, moves of pixels, and timm's own transforms.
+"""What an augmented image is made of: random numbers, moves of pixels, and timm's own transforms.
 
 Pixels are uint8 (H, W, C). What draws at random here draws from the global generators, as timm
 does: it belongs into a :func:`reseeded` block.

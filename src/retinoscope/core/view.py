@@ -1,0 +1,66 @@
+"""How a split is seen: clean, augmented as in training, corrupted, noised, occluded.
+
+A view is a frozen dataclass: its fields describe it completely and are part of the key of what is
+measured. It works in pixel space, on the image as the model gets it before normalisation, and maps
+image and label together. What it draws depends on its seed and the image alone, so the pixels are
+the same for any batch, order, number of workers and machine.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
+
+if TYPE_CHECKING:
+    import numpy as np
+
+Label = TypeVar("Label", int, "np.ndarray")
+"""A class, or a label map (H, W) whose entries are classes."""
+
+
+@dataclass(frozen=True)
+class Clean:
+    """The images as they are."""
+
+
+@dataclass(frozen=True)
+class Augmented:
+    """As in training: augmented, perhaps with soft targets. Training splits know how."""
+
+
+@runtime_checkable
+class PixelView(Protocol):
+    """A view that changes one image at a time."""
+
+    @property
+    def seed(self) -> int:
+        """Seed of what is drawn at random."""
+        ...
+
+    def see(
+        self, image: np.ndarray, label: Label, draw: np.random.Generator
+    ) -> tuple[np.ndarray, Label]:
+        """The image (H, W, C), float32 in [0, 1], and its label as they are seen.
+
+        ``draw`` depends on ``seed`` and the image alone; nothing else may be drawn from.
+        """
+        ...
+
+
+View = Clean | Augmented | PixelView
+
+CLEAN = Clean()
+AUGMENTED = Augmented()
+
+
+def describe_view(view: View) -> dict[str, Any] | None:
+    """A view as plain values, for keys and protocols; None for clean images.
+
+    Example:
+        >>> describe_view(CLEAN), describe_view(AUGMENTED)
+        (None, {'view': 'augmented'})
+    """
+    if view == CLEAN:
+        return None
+    values = {f.name: getattr(view, f.name) for f in fields(view)}  # type: ignore[arg-type]
+    return {"view": type(view).__name__.lower(), **values}
