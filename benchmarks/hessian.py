@@ -143,7 +143,7 @@ def in_double(subject: Subject) -> Subject:
 
 def ours(subject: Subject, batch: Batch, seed: int) -> Found:
     """As the probe does it."""
-    curvature = Curvature(subject, batch)
+    curvature = Curvature(subject.backbone, subject.batch_loss, batch)
     found = Lanczos(k=K, tolerance=TOLERANCE)(curvature.product, curvature.like, seed)
     return Found(found.values, found.products)
 
@@ -198,7 +198,7 @@ SEARCHES = {"ours": ours, "PyHessian": pyhessian, "curvlinops": curvlinops}
 
 def products(subject: Subject, batch: Batch) -> dict[str, Tensor]:
     """Of each one's matrix and the same vector, in the precision of the network."""
-    curvature = Curvature(subject, batch)
+    curvature = Curvature(subject.backbone, subject.batch_loss, batch)
     drawn = torch.randn(len(curvature.like), generator=torch.Generator().manual_seed(0))
     vector = drawn.to(curvature.like)
     theirs = for_pyhessian(subject, batch)
@@ -273,7 +273,7 @@ def same_answers(called: str, subject: Subject, batches: Sequence[Batch]) -> flo
 
 def reference(double: Subject, batch: Batch) -> np.ndarray:
     """The eigenvalues as exactly as can be."""
-    curvature = Curvature(double, batch)
+    curvature = Curvature(double.backbone, double.batch_loss, batch)
     search = Lanczos(k=K, tolerance=1e-10, products=600)
     found = search(curvature.product, curvature.like, seed=1000)
     if not found.converged.all():
@@ -296,7 +296,7 @@ def compare_times(called: str, subject: Subject, batch: Batch, turns: int) -> No
 
 def compare_product(called: str, subject: Subject, batch: Batch, turns: int) -> None:
     """A product in units of the forward pass of the same images."""
-    curvature = Curvature(subject, batch)
+    curvature = Curvature(subject.backbone, subject.batch_loss, batch)
 
     def product() -> Tensor:
         return curvature.product(curvature.like)
@@ -318,12 +318,12 @@ def compare_product(called: str, subject: Subject, batch: Batch, turns: int) -> 
 def compare_starts(called: str, subject: Subject, number: int) -> None:
     """What random starts take, and what those take that all mini-batches could share."""
     first, *batches = mini_batches(subject, 1 + number)
-    curvature = Curvature(subject, first)
+    curvature = Curvature(subject.backbone, subject.batch_loss, first)
     known = Lanczos(k=K, tolerance=TOLERANCE)(curvature.product, curvature.like, 0)
     found: dict[str, list[Found]] = {}
     truths = []
     for seed, batch in enumerate(batches, 1):
-        one = each_start(Curvature(subject, batch), known, seed)
+        one = each_start(Curvature(subject.backbone, subject.batch_loss, batch), known, seed)
         truths.append(one.pop("thrice").values)
         for name, answer in one.items():
             found.setdefault(name, []).append(answer)

@@ -14,12 +14,13 @@ from torch import Tensor, nn
 
 from networks import NETWORKS
 from pairs import asked, time_pairs, verdict
-from retinoscope.core.subject import Subject
+from retinoscope.core.context import Context
+from retinoscope.core.subject import Batch, Subject
 from retinoscope.models.order_one import draw_at_order_one
 from retinoscope.probes.fourier import Fourier
 from retinoscope.probes.variance import Variance
+from retinoscope.run.shared_pass import SharedPass
 from retinoscope.run.subject import load_subject
-from retinoscope.run.task import watch
 
 BARS = {"resnet20_cifar": 1.50, "ViT-Tiny": 1.45}
 IMAGES = 64
@@ -31,7 +32,7 @@ def main() -> None:
     for called, name in NETWORKS.items():
         subject = load_subject(name, "cues", pretrained=False, images=IMAGES)
         draw_at_order_one(subject.backbone)
-        (batch,) = subject.splits["test", False].batches(range(IMAGES), IMAGES)
+        (batch,) = subject.splits["test"].batches(range(IMAGES), IMAGES)
         with torch.inference_mode():
             measure(called, subject, batch.images, pairs)
 
@@ -39,10 +40,12 @@ def main() -> None:
 def measure(called: str, subject: Subject, images: Tensor, pairs: int) -> None:
     """Ours and the recipe, each against the forward pass of the same images."""
     watchers = (Fourier(), Variance())
+    shared, context = SharedPass(watchers), Context()
+    batch = Batch(images, tuple(range(len(images))))
 
     def ours() -> list[object]:
-        rows = watch(watchers, subject, images)
-        return [w.gather(subject.anatomy, r) for w, r in zip(watchers, rows, strict=True)]
+        groups = shared.look(subject, [batch], context)
+        return [w.gather(g) for w, (g,) in zip(watchers, groups, strict=True)]
 
     def forward() -> Tensor:
         return subject.model(images)

@@ -52,7 +52,7 @@ def little():
     draws = torch.Generator().manual_seed(0)
     images = torch.rand(6, 1, 8, 8, generator=draws, dtype=torch.float64)
     batch = Batch(images, tuple(range(6)), torch.randint(3, (6,), generator=draws))
-    return subject, Curvature(subject, batch)
+    return subject, Curvature(subject.backbone, subject.batch_loss, batch)
 
 
 @cache

@@ -50,6 +50,10 @@ def subject_of(backbone, kind=Subject, **options):
     return kind(name="small", backbone=backbone, fingerprint="", **parts)
 
 
+def curvature_of(subject, batch, say=lambda text: None):
+    return Curvature(subject.backbone, subject.batch_loss, batch, say)
+
+
 def batch_of(images, soft=False, channels=2, side=4, classes=3):
     draws = torch.Generator().manual_seed(5)
     pixels = torch.rand(images, channels, side, side, generator=draws, dtype=torch.float64)
@@ -103,7 +107,7 @@ def rows_of(curvature, places):
 def test_products_are_those_of_the_dense_hessian(small, soft):
     batch = batch_of(5, soft)
     expected = dense(small, batch)
-    curvature = Curvature(subject_of(small), batch)
+    curvature = curvature_of(subject_of(small), batch)
     found = matrix_of(curvature)
     # Double precision, a few hundred terms.
     torch.testing.assert_close(found, expected, rtol=1e-8, atol=1e-10 * float(expected.abs().max()))
@@ -115,7 +119,7 @@ def test_products_are_those_of_the_dense_hessian(small, soft):
 def test_products_of_a_block_are_those_of_its_part_of_the_dense_hessian(small):
     batch = batch_of(4)
     expected = dense(small, batch)
-    curvature = Curvature(subject_of(small), batch)
+    curvature = curvature_of(subject_of(small), batch)
     for prefix in ("attention", "bn", "conv.bias"):
         names = curvature.learned.names
         places = [place for place, name in enumerate(names) if name.startswith(prefix)]
@@ -127,7 +131,7 @@ def test_products_of_a_block_are_those_of_its_part_of_the_dense_hessian(small):
 
 def test_loss_and_gradient_are_those_of_plain_autograd(small):
     batch = batch_of(5, soft=True)
-    curvature = Curvature(subject_of(small), batch)
+    curvature = curvature_of(subject_of(small), batch)
     loss = plain_loss(small, batch, dict(small.named_parameters()))
     gradient = torch.autograd.grad(loss, list(small.parameters()))
     assert curvature.loss == pytest.approx(loss.item(), rel=1e-12)
@@ -135,7 +139,7 @@ def test_loss_and_gradient_are_those_of_plain_autograd(small):
 
 
 def test_the_matrix_is_symmetric_and_the_product_linear(small):
-    curvature = Curvature(subject_of(small), batch_of(5))
+    curvature = curvature_of(subject_of(small), batch_of(5))
     draws = torch.Generator().manual_seed(0)
     u, v = torch.randn(2, curvature.learned.size, generator=draws, dtype=torch.float64)
     hu, hv = curvature.product(u), curvature.product(v)
@@ -154,11 +158,11 @@ def test_softmax_regression_has_its_closed_form():
     flat = torch.arange(15).view(3, 5)
     order = torch.cat([flat[:, :4].flatten(), flat[:, 4]])  # weights first, then biases
     expected = whole.reshape(15, 15)[order][:, order]
-    curvature = Curvature(subject_of(model), batch)
+    curvature = curvature_of(subject_of(model), batch)
     torch.testing.assert_close(matrix_of(curvature), expected)
     # Soft targets change the gradient and the loss; the Hessian does not depend on targets.
     mixed = batch_of(6, soft=True, channels=1, side=2)
-    torch.testing.assert_close(matrix_of(Curvature(subject_of(model), mixed)), expected)
+    torch.testing.assert_close(matrix_of(curvature_of(subject_of(model), mixed)), expected)
 
 
 class MeanLogit(Subject):
@@ -180,12 +184,12 @@ class Bilinear(nn.Module):
 def test_what_is_linear_has_no_curvature():
     batch = batch_of(4, channels=1, side=2)
     mean = float(batch.images.mean())
-    curvature = Curvature(subject_of(Bilinear(), MeanLogit), batch)
+    curvature = curvature_of(subject_of(Bilinear(), MeanLogit), batch)
     expected = torch.tensor([[0, mean, 0], [mean, 0, 0], [0, 0, 0]], dtype=torch.float64)
     torch.testing.assert_close(matrix_of(curvature), expected)
     assert matrix_of(curvature, [2]).tolist() == [[0]]
     linear = nn.Sequential(nn.Flatten(), nn.Linear(4, 3)).double()
-    curvature = Curvature(subject_of(linear, MeanLogit), batch)
+    curvature = curvature_of(subject_of(linear, MeanLogit), batch)
     assert curvature.learned.size == 15
     assert not matrix_of(curvature).any()
 
@@ -195,11 +199,11 @@ def test_unused_and_frozen_parameters_are_left_out_and_named(small):
     expected = dense(small, batch)
     names = list(dict(small.named_parameters()))
     kept = [place for place, name in enumerate(names) if not name.startswith(("bn", "mlp.1"))]
-    rows = rows_of(Curvature(subject_of(small), batch), kept)
+    rows = rows_of(curvature_of(subject_of(small), batch), kept)
     for name, tensor in small.named_parameters():
         tensor.requires_grad_(not name.startswith(("bn", "mlp.1")))
     small.register_parameter("never", nn.Parameter(torch.ones(7).double()))
-    curvature = Curvature(subject_of(small), batch)
+    curvature = curvature_of(subject_of(small), batch)
     assert set(curvature.learned.left_out) == {
         "never", "bn.weight", "bn.bias", "mlp.1.weight", "mlp.1.bias"
     }  # fmt: skip
@@ -207,17 +211,17 @@ def test_unused_and_frozen_parameters_are_left_out_and_named(small):
     torch.testing.assert_close(matrix_of(curvature), expected[rows][:, rows], atol=1e-10, rtol=1e-8)
     small.requires_grad_(False)
     with pytest.raises(NotApplicable, match="all are frozen"):
-        Curvature(subject_of(small), batch)
+        curvature_of(subject_of(small), batch)
     small.never.requires_grad_(True)
     with pytest.raises(NotApplicable, match="that the loss depends on"):
-        Curvature(subject_of(small), batch)
+        curvature_of(subject_of(small), batch)
 
 
 def test_tied_parameters_count_once():
     model = nn.Sequential(nn.Flatten(), nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4)).double()
     model[3].weight = model[1].weight
     batch = batch_of(4, channels=1, side=2)
-    curvature = Curvature(subject_of(model), batch)
+    curvature = curvature_of(subject_of(model), batch)
     assert curvature.learned.names == ("1.weight", "1.bias", "3.bias")
     torch.testing.assert_close(matrix_of(curvature), dense(model, batch))
 
@@ -239,7 +243,7 @@ def test_the_model_is_left_as_it_was(small):
         logits = small(batch.images)
     flags, fused = [m.training for m in small.modules()], backends()
     assert fused[0]
-    curvature = Curvature(subject_of(small), batch)
+    curvature = curvature_of(subject_of(small), batch)
     curvature.product(curvature.like)
     assert backends() == fused
     assert [m.training for m in small.modules()] == flags
@@ -275,9 +279,9 @@ class Hungry(nn.Module):
 def test_without_memory_parts_give_the_same_products(small, error):
     """Seven images in four parts of unequal size: a mean of the parts' means would be off."""
     batch, said = batch_of(7, soft=True), []
-    whole = Curvature(subject_of(small), batch)
-    hungry = subject_of(small, model=Hungry(small, 2, error), say=said.append)
-    parts = Curvature(hungry, batch)
+    whole = curvature_of(subject_of(small), batch)
+    hungry = subject_of(small, model=Hungry(small, 2, error))
+    parts = curvature_of(hungry, batch, said.append)
     assert parts.loss == pytest.approx(whole.loss, rel=1e-12)
     torch.testing.assert_close(parts.gradient, whole.gradient, rtol=1e-10, atol=1e-12)
     draws = torch.Generator().manual_seed(0)
@@ -296,7 +300,7 @@ def test_without_memory_parts_give_the_same_products(small, error):
 
 def test_memory_that_ends_within_a_product(small, monkeypatch):
     batch, said = batch_of(6), []
-    curvature = Curvature(subject_of(small, say=said.append), batch)
+    curvature = curvature_of(subject_of(small), batch, said.append)
     expected, loss = curvature.product(curvature.like), curvature.loss
     grad, left = torch.autograd.grad, [1]
 
@@ -315,10 +319,10 @@ def test_memory_that_ends_within_a_product(small, monkeypatch):
 
 def test_what_does_not_fit_one_by_one_and_other_errors_are_raised(small):
     with pytest.raises(torch.OutOfMemoryError):
-        Curvature(subject_of(small, model=Hungry(small, 0)), batch_of(3))
+        curvature_of(subject_of(small, model=Hungry(small, 0)), batch_of(3))
     fused = backends()
     with pytest.raises(RuntimeError, match="something else"):
-        Curvature(
+        curvature_of(
             subject_of(small, model=Hungry(small, 0, RuntimeError("something else"))), batch_of(3)
         )
     assert backends() == fused
@@ -327,8 +331,8 @@ def test_what_does_not_fit_one_by_one_and_other_errors_are_raised(small):
 def test_a_loss_that_is_no_number_is_refused(small):
     with torch.no_grad():
         small.head.weight[0, 0] = torch.nan
-    with pytest.raises(RetinoscopeError, match=r"small at its own weights is nan .* of image 0"):
-        Curvature(subject_of(small), batch_of(3))
+    with pytest.raises(RetinoscopeError, match=r"network's own weights is nan .* of image 0"):
+        curvature_of(subject_of(small), batch_of(3))
 
 
 class Root(nn.Module):
@@ -341,22 +345,22 @@ class Root(nn.Module):
 
 
 def test_a_curvature_that_is_no_number_is_refused():
-    curvature = Curvature(subject_of(Root()), batch_of(3, channels=1, side=2))
+    curvature = curvature_of(subject_of(Root()), batch_of(3, channels=1, side=2))
     with pytest.raises(RetinoscopeError, match="is finite, but its curvature is not"):
         curvature.product(torch.ones(4).double())
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_is_refused(small, dtype):
-    with pytest.raises(NotApplicable, match=f"needs float32 or float64; small is in {dtype}"):
-        Curvature(subject_of(small.to(dtype)), batch_of(3))
+    with pytest.raises(NotApplicable, match=f"needs float32 or float64; the network is in {dtype}"):
+        curvature_of(subject_of(small.to(dtype)), batch_of(3))
 
 
 def test_single_precision_is_near_double(small):
     batch = batch_of(5)
-    one = Curvature(subject_of(small), batch)
+    one = curvature_of(subject_of(small), batch)
     expected = one.product(one.like)
-    other = Curvature(subject_of(copy.deepcopy(small).float()), batch)
+    other = curvature_of(subject_of(copy.deepcopy(small).float()), batch)
     found = other.product(one.like.float())
     assert found.dtype == torch.float32
     # eps is 1e-7; a network of this depth makes ten of it.
@@ -404,7 +408,7 @@ def test_a_step_without_a_second_derivative_is_named(function, named):
     """Autograd itself leaves out what is marked once_differentiable, and says nothing."""
     fused = backends()
     with pytest.raises(NotApplicable, match=f"there is none for {named}, which the network uses"):
-        Curvature(subject_of(Calls(function)), batch_of(3)).product(torch.ones(39).double())
+        curvature_of(subject_of(Calls(function)), batch_of(3)).product(torch.ones(39).double())
     assert backends() == fused
 
 

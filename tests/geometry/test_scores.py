@@ -119,7 +119,7 @@ class Hungry(nn.Module):
 def test_without_memory_batches_are_halved(model, error, soft):
     said = []
     found = scored(
-        subject_of(Hungry(model, 2, error), say=said.append), [batch_of(0, 7, soft), batch_of(7, 8)]
+        subject_of(Hungry(model, 2, error)), [batch_of(0, 7, soft), batch_of(7, 8)], said.append
     )
     expected = scored(subject_of(model), [batch_of(0, 7, soft), batch_of(7, 8)])
     assert found.nll == pytest.approx(expected.nll, rel=1e-6)

@@ -47,7 +47,7 @@ def test_single_precision_is_as_true_as_the_twins(name, subject_of, tmp_path):
 
 def naive(name, subject, count):
     """The twin's curves and variances of the subject's first images."""
-    (images,) = [b.images for b in subject.splits["test", False].batches(range(count), count)]
+    (images,) = [b.images for b in subject.splits["test"].batches(range(count), count)]
     places = list(twin.TWINS[name](subject.backbone))
     return twin.measure(subject.model, places, subject.to_device(images))
 
@@ -68,7 +68,7 @@ def test_errors_are_those_of_the_images(subject_of, tmp_path):
     """Written out for one unit: the deviation over images by the root of their number."""
     subject = subject_of("resnet18", images=6, size=(64, 64))
     found = Run(tmp_path).measure_all([Fourier(), Variance()], subject)
-    (images,) = [b.images for b in subject.splits["test", False].batches(range(6), 6)]
+    (images,) = [b.images for b in subject.splits["test"].batches(range(6), 6)]
     maps = subject.replay.states(images)["layer2.1"].maps
     each = maps.flatten(2).var(-1).mean(1).double().numpy()
     place = found["variance"].units.index("layer2.1")

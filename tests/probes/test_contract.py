@@ -12,8 +12,11 @@ import torch
 
 import retinoscope
 from retinoscope import Needs, Piece, Probe, Result, Run, Subject, Watcher
+from retinoscope.core.context import Context
 from retinoscope.core.errors import NotApplicable, UnknownProbe
+from retinoscope.core.probe import Preparing
 from retinoscope.core.result import answer, axes
+from retinoscope.core.view import AUGMENTED, CLEAN
 from retinoscope.probes import get_probe, list_probes
 from retinoscope.run.subject import load_subject
 from run.elsewhere import TINY
@@ -49,17 +52,19 @@ def test_every_probe_keeps_the_contract(name, tmp_path):
 
 @pytest.mark.parametrize("name", list_probes())
 def test_partials_combine_in_any_order_to_the_same_numbers(name):
-    from retinoscope.run.task import Task, perform, shards
+    from retinoscope.run.job import Share, work_of
+    from retinoscope.run.task import Task, perform
 
     probe = get_probe(name)()
-    watches = isinstance(probe, Watcher)
     packaged = "micro_resnet" if probe.needs.snapshots is not None else TINY
-    subject = load_subject(packaged, "cues", images=300 if watches else 48)
-    pieces = shards(subject.split(probe.needs)) if watches else probe.pieces(subject)
-    given, partials = None, []
-    for piece in pieces:
-        partials.append(perform(Task((probe,), piece, given), subject).finished[0].partial)
-        given = partials[0] if piece.first else given
+    subject = load_subject(packaged, "cues", images=300 if isinstance(probe, Watcher) else 48)
+    work, prepared, partials = work_of(probe), {}, []
+    if isinstance(work, Preparing):
+        prepared = perform(Task(work, None), subject).finished.partial
+        partials.append(prepared)
+    for piece in work.pieces(subject):
+        share = Share(Task(work, piece, prepared), ())
+        partials += share.parts(perform(share.task, subject).finished.partial)
     forth = probe.combine(subject.anatomy, partials)
     back = probe.combine(subject.anatomy, partials[::-1])
     for key, array in forth.arrays().items():
@@ -93,13 +98,14 @@ class Agreement:
 
     @property
     def needs(self) -> Needs:
-        return Needs("train", self.augmented, labels=True, others=(self.other,))
+        view = AUGMENTED if self.augmented else CLEAN
+        return Needs("train", view, labels=True, others=(self.other,))
 
     def pieces(self, subject: Subject) -> Sequence[Piece]:
         return [Piece(f"{i}", {"start": i}) for i in range(0, len(subject.split(self.needs)), 8)]
 
-    def measure(self, subject: Subject, piece: Piece):
-        split, second = subject.split(self.needs), subject.another(self.other)
+    def measure(self, subject: Subject, piece: Piece, context: Context):
+        split, second = subject.split(self.needs), context.another(self.other)
         places = range(piece.what["start"], min(piece.what["start"] + 8, len(split)))
         same = []
         for batch in split.batches(places, subject.batch, subject.workers):

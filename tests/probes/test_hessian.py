@@ -197,7 +197,7 @@ def test_a_product_is_the_difference_of_two_gradients(order_one):
         images=16, precision="float64",
     )  # fmt: skip
     batch = Hessian(batch=8)._batch(subject, 0)
-    curvature = Curvature(subject, batch)
+    curvature = Curvature(subject.backbone, subject.batch_loss, batch)
     vector = torch.randn(curvature.learned.size, dtype=torch.float64)
     parts = vector.split([tensor.numel() for tensor in curvature.learned.tensors])
     found, ends = curvature.product(vector), []
@@ -205,7 +205,7 @@ def test_a_product_is_the_difference_of_two_gradients(order_one):
         with torch.no_grad():
             for tensor, part in zip(curvature.learned.tensors, parts, strict=True):
                 tensor.add_(part.view_as(tensor), alpha=step)
-        ends.append(Curvature(subject, batch).gradient)
+        ends.append(Curvature(subject.backbone, subject.batch_loss, batch).gradient)
     expected = (ends[0] - ends[1]) / 2e-5
     error = (found - expected).norm() / expected.norm()
     assert error < 1e-6  # the third derivative times the square of the step
@@ -311,7 +311,7 @@ def test_augmentation_and_weight_decay_are_those_of_the_training():
     own = load_subject("micro_vit", "cues", images=20, weight_decay=0.0,
                        augmentation=Augmentation(mixup=0.5))  # fmt: skip
     assert own.weight_decay == 0.0
-    assert own.splits["train", True].protocol["augmentation"]["mixup"] == 0.5
+    assert own.split(Hessian().needs).protocol["augmentation"]["mixup"] == 0.5
     assert load_subject(TINY, "cues", images=20).weight_decay == 0.0
     with pytest.raises(WrongInput, match="no setting"):
         load_subject(TINY, "cues", decay=0.1)

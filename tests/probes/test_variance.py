@@ -44,7 +44,7 @@ def test_equals_the_naive_variance_of_the_stem():
     model = Scaling().eval()
     subject = load_subject(model, "cues", size=(12, 12), images=7, batch=3)
     found = retinoscope.measure(Variance(), subject)
-    (batch,) = subject.splits["test", False].batches(range(7), 7)
+    (batch,) = subject.splits["test"].batches(range(7), 7)
     with torch.no_grad():
         maps = subject.replay.states(batch.images)[found.units[0]].maps.double()
     assert found.variance[0] == pytest.approx(maps.flatten(2).var(-1).mean().item(), rel=1e-6)

@@ -75,7 +75,9 @@ def test_watchers_share_one_pass_and_what_is_there_is_not_done_again(tiny, tmp_p
     subject, passes = tiny(), []
     walk = Replay.walk
     monkeypatch.setattr(
-        Replay, "walk", lambda self, batch: passes.append(len(batch)) or walk(self, batch)
+        Replay,
+        "walk",
+        lambda self, batch, taps=(): passes.append(len(batch)) or walk(self, batch, taps),
     )
     first = Listening()
     both = Run(tmp_path, reporter=first).measure_all(PROBES, subject)
@@ -200,7 +202,7 @@ def test_images_replaced_in_place_have_another_key(tiny, tmp_path):
             pixels = np.full((16, 16, 3), grey + place, np.uint8)
             pixels[:8] //= 2
             Image.fromarray(pixels).save(photos / f"{place}.bmp")
-        subject = load_subject(tiny().specification.model, str(photos))
+        subject = load_subject(tiny().origin.specification.model, str(photos))
         found.append(Run(tmp_path / "run").measure(Variance(), subject))
     assert found[0].variance[0] != found[1].variance[0]
 
@@ -210,13 +212,13 @@ def test_unreadable_names_and_nothing_readable(tiny, tmp_path):
     photos.mkdir()
     name = os.fsencode(photos) + b"/bad\xff.jpg"
     Path(os.fsdecode(name)).write_bytes(b"junk")
-    subject = load_subject(tiny().specification.model, str(photos))
+    subject = load_subject(tiny().origin.specification.model, str(photos))
     with pytest.raises(
         RetinoscopeError, match=r"None of the 1 images could be read. The first: bad"
     ):
         measure(Variance(), subject)
     Image.new("RGB", (16, 16)).save(photos / "good.png")
-    found = measure(Variance(), load_subject(tiny().specification.model, str(photos)))
+    found = measure(Variance(), load_subject(tiny().origin.specification.model, str(photos)))
     assert found.images == 1
     assert found.protocol["set aside"][0][0] == "bad\\udcff.jpg"
 
@@ -392,32 +394,38 @@ class Sum:
         return Needs()
 
     def pieces(self, subject):
-        later = [Piece(f"{i}", {"add": i}) for i in range(3)]
-        return [*later[:2], Piece("base", first=True), later[2]]
+        return [Piece(f"{i}", {"add": i}) for i in range(3)]
 
-    def seconds(self, subject):
+    def seconds(self, subject, context):
         if self.refuse == "seconds":
             raise NotApplicable("needs what is not there")
         return self.slow
 
-    def measure(self, subject, piece):
+    def prepare(self, subject, context):
+        if self.refuse == "base":
+            raise NotApplicable("needs what is not there")
+        assert not context.prepared
+        return {"base": np.array(100)}
+
+    def measure(self, subject, piece, context):
         if self.refuse == piece.name:
             raise NotApplicable("needs what is not there")
-        if piece.first:
-            assert subject.given is None
-            return {"base": np.array(100)}
-        subject.say("had to hurry")
-        return {"value": subject.given["base"] + piece.what["add"]}
+        context.say("had to hurry")
+        return {"value": context.prepared["base"] + piece.what["add"]}
 
     def combine(self, anatomy, partials):
-        return SumResult(total=int(sum(p["value"] for p in partials if "value" in p)))
+        base, *rest = partials
+        assert base["base"] == 100
+        if self.refuse == "combine":
+            raise NotApplicable("needs what is not there")
+        return SumResult(total=int(sum(p["value"] for p in rest)))
 
 
-def test_a_first_piece_is_done_first_and_handed_to_the_others(tiny, tmp_path):
+def test_what_is_prepared_is_done_first_and_read_by_all_pieces(tiny, tmp_path):
     subject = tiny(images=8)
     assert Run(tmp_path).measure(Sum(), subject).total == 303
     (lost,) = tmp_path.rglob("1.piece")
-    lost.unlink()  # the others, and what the first one gave, are still there
+    lost.unlink()  # the others, and what was prepared, are still there
     assert Run(tmp_path).measure(Sum(), subject).total == 303
     (note,) = tmp_path.rglob("*.note.json")
     assert json.loads(note.read_text())["notices"] == ["had to hurry"]
@@ -437,10 +445,13 @@ def test_seconds_are_those_of_a_probes_own_pieces(tiny, tmp_path, monkeypatch):
     monkeypatch.setattr(task, "time", Clock)
     Run(tmp_path).measure_all((Sum(), Sum(slow=0.1)), tiny(images=8))
     notes = [json.loads(note.read_text()) for note in tmp_path.rglob("*.note.json")]
-    assert [note["seconds"] for note in notes] == [4.0, 4.0]  # four pieces of each, one second each
+    assert [note["seconds"] for note in notes] == [
+        4.0,
+        4.0,
+    ]  # three pieces and what they need
 
 
-@pytest.mark.parametrize("when", ["seconds", "base", "1"])
+@pytest.mark.parametrize("when", ["seconds", "base", "1", "combine"])
 def test_a_probe_that_finds_itself_not_applicable_does_not_stop_the_others(tiny, tmp_path, when):
     subject = tiny(images=8)
     found = Run(tmp_path).measure_all([Sum(refuse=when), Variance()], subject)
@@ -457,7 +468,7 @@ def test_a_forecast_is_given_where_it_will_take_long(tiny, tmp_path):
     said = io.StringIO()
     reporter = Reporter(Console(file=said, width=200))
     Run(tmp_path, reporter=reporter).measure(Sum(slow=3600.0), tiny(images=8))
-    assert "sum will take about 4.0 h: 4 pieces" in said.getvalue()
+    assert "sum will take about 3.0 h: 3 pieces" in said.getvalue()
     quick = io.StringIO()
     Run(tmp_path, reporter=Reporter(Console(file=quick))).measure(Sum(slow=0.1), tiny(images=8))
     assert "will take" not in quick.getvalue()

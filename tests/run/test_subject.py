@@ -10,6 +10,7 @@ from torch import nn
 import retinoscope
 from retinoscope.core.errors import NotApplicable, NotDeterministic, RetinoscopeError, WrongInput
 from retinoscope.core.probe import Needs
+from retinoscope.core.view import AUGMENTED
 from retinoscope.data.augment import Augmentation
 from retinoscope.probes.variance import Variance
 from retinoscope.run.check import check_deterministic
@@ -44,7 +45,7 @@ def test_gradients_reach_the_pixels(tiny):
 def test_training_images_come_augmented_with_soft_targets_and_weight_decay(tiny):
     augmentation = Augmentation(mixup=0.8, smoothing=0.1)
     subject = tiny(images=20, augmentation=augmentation, weight_decay=0.05, seed=4)
-    train = subject.split(Needs("train", augmented=True))
+    train = subject.split(Needs("train", AUGMENTED))
     (batch,) = train.batches(range(6), 6)
     assert batch.targets.shape == (6, 10)
     torch.testing.assert_close(batch.targets.sum(1), torch.ones(6))
@@ -82,7 +83,7 @@ def test_further_subjects_share_the_images(tiny):
     from dataclasses import replace
 
     with pytest.raises(RetinoscopeError, match=r"names another subject, 'x'.*others="):
-        replace(live, load_another=None).another("x")
+        replace(live, origin=None).another("x")
 
 
 def test_your_own_model_stays_where_and_as_it_is():
@@ -187,7 +188,9 @@ def test_keys_follow_what_determines_a_result_and_nothing_else(tiny):
         key_of(Fourier(), tiny(images=20)),
         key_of(Fourier(), tiny(precision="float64")),
         key_of(Fourier(), tiny(mean=(0.0, 0.0, 0.0))),
-        key_of(Fourier(), load_subject(tiny().specification.model, "cues:seed=1", images=300)),
+        key_of(
+            Fourier(), load_subject(tiny().origin.specification.model, "cues:seed=1", images=300)
+        ),
     ]
     assert len({base, *others}) == 6
 
@@ -233,6 +236,41 @@ def test_dropout_that_is_always_on_is_found_in_its_unit():
         check_deterministic(subject, TEST)
 
 
+def test_seeded_passes_make_such_a_network_an_ordinary_subject(tmp_path):
+    """The mean over passes of each pass's own variance; batches and memory change no mask."""
+    from retinoscope.models.drawing import Drawing
+    from retinoscope.probes.landscape import Landscape
+    from retinoscope.run.run import Run
+
+    model = Noisy().eval()
+    found = {
+        (batch, passes): retinoscope.measure(
+            Variance(),
+            load_subject(model, "cues", size=(8, 8), images=10, batch=batch, passes=passes, seed=3),
+        )
+        for batch, passes in ((10, 4), (3, 4), (10, 1))
+    }
+    np.testing.assert_allclose(
+        found[10, 4].variance, found[3, 4].variance, rtol=1e-6
+    )  # single precision, in batches of another size
+    body = found[10, 4].units.index("body")
+    assert abs(found[10, 4].variance[body] / found[10, 1].variance[body] - 1) > 1e-4
+    subject = load_subject(model, "cues", size=(8, 8), images=10, passes=4, seed=3)
+    (batch,) = subject.splits["test"].batches(range(10), 10)
+    each = []
+    for number in range(4):
+        with torch.no_grad(), Drawing(3, number, range(10)):
+            x = model.stem(subject.model.normalise(batch.images))
+            x = x + nn.functional.dropout(model.body(x), 0.5, training=True)
+        each.append(x.flatten(2).var(-1).mean())
+    np.testing.assert_allclose(found[10, 4].variance[body], np.mean(each), rtol=1e-5)
+    assert found[10, 4].protocol["passes"] == 4
+    with pytest.raises(NotApplicable, match="not defined yet for a network that draws"):
+        Run(tmp_path).measure(Landscape(images="test"), subject)
+    with pytest.raises(WrongInput, match="passes is 0 or more; got -1"):
+        load_subject(model, "cues", size=(8, 8), passes=-1)
+
+
 class Shuffled:
     """Another image each time, but with a fingerprint that hides it."""
 
@@ -263,10 +301,10 @@ def test_out_of_memory_halves_the_batch_and_says_so(tiny, tmp_path, monkeypatch)
     expected = retinoscope.measure(Variance(), tiny(images=40))
     walk = Replay.walk
 
-    def small(self, batch):
+    def small(self, batch, taps=()):
         if len(batch) > 5:
             raise torch.OutOfMemoryError("no room")
-        return walk(self, batch)
+        return walk(self, batch, taps)
 
     monkeypatch.setattr(Replay, "walk", small)
     found = Run(tmp_path).measure(Variance(), tiny(images=40))
@@ -282,7 +320,7 @@ def test_one_image_that_does_not_fit_is_said(tiny, monkeypatch):
 
     monkeypatch.setattr(running, "check_deterministic", lambda *_: None)
 
-    def never(self, batch):
+    def never(self, batch, taps=()):
         raise torch.OutOfMemoryError("no room")
 
     monkeypatch.setattr(Replay, "walk", never)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from retinoscope.core.errors import NotApplicable, RetinoscopeError
 from retinoscope.core.probe import Needs
+from retinoscope.core.view import View, describe_view
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -86,8 +87,20 @@ class Split(Protocol):
         """The same without images of classes that the model does not know."""
         ...
 
+    def viewed(self, view: View) -> Split:
+        """The same images, seen otherwise; ``NotApplicable`` where they cannot be."""
+        ...
+
     def batches(self, indices: Sequence[int], size: int, workers: int = 0) -> Iterator[Batch]:
         """The images of these places, ``size`` at a time; the same for any number of workers."""
+        ...
+
+
+class Origin(Protocol):
+    """Where a subject comes from, and so how further ones on the same images are loaded."""
+
+    def another(self, name: str) -> Subject:
+        """A second model, a member of an ensemble, a snapshot."""
         ...
 
 
@@ -102,8 +115,8 @@ class Subject:
     """The same behind its normalisation: it takes images in [0, 1]."""
     replay: Replay
     """The same as a chain of units; it takes images in [0, 1] too."""
-    splits: Mapping[tuple[str, bool], Split]
-    """By name, and whether augmented as in training."""
+    splits: Mapping[str, Split]
+    """By name, each with its images as they are; :meth:`split` gives other views."""
     weights: str
     """A tag, a file and its hash, or ``untrained, seed 0``."""
     state: str
@@ -115,17 +128,14 @@ class Subject:
     seed: int = 0
     batch: int = 64
     workers: int = 0
+    passes: int = 0
+    """Seeded passes that are made of a network that draws at test time; 0 for one that does not."""
     protocol: Mapping[str, Any] = field(default_factory=dict)
     """Facts for the reader: precision, device, versions."""
-    specification: Any = None
-    """From which another process rebuilds the subject; None if it was made from live objects."""
-    load_another: Callable[[str], Subject] | None = None
+    origin: Origin | None = None
+    """From which another process rebuilds the subject, and others on the same images."""
     history: Path | None = None
     """The folder of the training that its weights come from: its snapshots lie there."""
-    given: Mapping[str, np.ndarray] | None = None
-    """What the first piece of a probe gave, for its other pieces; see :class:`Piece`."""
-    say: Callable[[str], None] = field(default=lambda text: None, repr=False)
-    """Tells whoever watches the run what had to be done otherwise than asked."""
 
     @property
     def anatomy(self) -> Anatomy:
@@ -134,17 +144,15 @@ class Subject:
 
     def split(self, needs: Needs) -> Split:
         """The images a probe asks for; says what exists where they do not."""
-        if (found := self.splits.get((needs.split, needs.augmented))) is None:
-            existing = ", ".join(f"{n}{' (augmented)' * a}" for n, a in self.splits) or "none"
-            lacking = all(name != needs.split for name, _ in self.splits)
-            way = (
-                f". Put images into a folder {needs.split}/ with a folder per class, or ask for "
-                "others where the probe lets you choose (--probe NAME:images=test)"
-            )
+        if (kept := self.splits.get(needs.split)) is None:
+            existing = ", ".join(self.splits) or "none"
+            seen = (describe_view(needs.view) or {"view": ""})["view"]
             raise NotApplicable(
-                f"needs the split {needs.split!r}{' augmented' * needs.augmented}; "
-                f"the data have: {existing}{way * lacking}"
+                f"needs the split {needs.split!r}{f' {seen}' * bool(seen)}; the data have: "
+                f"{existing}. Put images into a folder {needs.split}/ with a folder per class, or "
+                "ask for others where the probe lets you choose (--probe NAME:images=test)"
             )
+        found = kept.viewed(needs.view)
         if not needs.labels:
             return found
         if not found.labelled:
@@ -152,13 +160,13 @@ class Subject:
         return found.known()
 
     def another(self, name: str) -> Subject:
-        """A further subject on the same images: a second model, a member, a snapshot."""
-        if self.load_another is None:
+        """A further subject on the same images; probes ask their context, which keeps count."""
+        if self.origin is None:
             raise RetinoscopeError(
-                f"The probe names another subject, {name!r}, but {self.name} was made from live "
-                "objects. Give the others as well: load_subject(…, others={name: module})"
+                f"The probe names another subject, {name!r}, but {self.name} does not know where "
+                "it comes from. Make it with load_subject(…, others={name: module})"
             )
-        return self.load_another(name)
+        return self.origin.another(name)
 
     def loss(self, logits: Tensor, batch: Batch) -> Tensor:
         """Mean negative log-likelihood of the batch, without weight decay."""
@@ -169,6 +177,10 @@ class Subject:
             raise NotApplicable("needs labels; these images have none")
         kind = logits.dtype if target.is_floating_point() else target.dtype
         return cross_entropy(logits, target.to(logits.device, kind))
+
+    def batch_loss(self, batch: Batch) -> Tensor:
+        """The mean loss of the model as it is now, without weight decay."""
+        return self.loss(self.model(self.to_device(batch.images)), batch)
 
     def to_device(self, images: Tensor) -> Tensor:
         """The images where the model is, in the precision it works in."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from retinoscope.core.errors import NotApplicable, RetinoscopeError
-from retinoscope.core.subject import Batch, Subject
+from retinoscope.core.subject import Batch
 from retinoscope.geometry.differentiable import check_twice, explained, twice_differentiable
 from retinoscope.models.device import out_of_memory
 
@@ -40,15 +40,29 @@ class Curvature:
     are built anew for each product.
     """
 
-    def __init__(self, subject: Subject, batch: Batch) -> None:
-        self._subject, self._batch = subject, batch
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Callable[[Batch], Tensor],
+        batch: Batch,
+        say: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        """The Hessian in the parameters of ``model`` that ask for a gradient.
+
+        Args:
+            model: Whose parameters are meant; they are named as it names them.
+            loss: The mean loss of a batch as a function of these parameters.
+            batch: The mini-batch.
+            say: Told where memory forces the mini-batch through in parts.
+        """
+        self._mean_loss, self._batch, self._say = loss, batch, say
         self._parts = 1
         self.images = len(batch.images)
         self.loss = 0.0
         """The mean loss of the mini-batch."""
-        named = dict(subject.backbone.named_parameters())
+        named = dict(model.named_parameters())
         asked = {name: tensor for name, tensor in named.items() if tensor.requires_grad}
-        _check(subject, asked)
+        _check(asked)
         self._tensors = tuple(asked.values())
         self._gradients: Sequence[Tensor | None] | None = None
         gradients = self._attempt(self._build)
@@ -82,9 +96,9 @@ class Curvature:
         found = self._attempt(lambda: self._multiply(shaped, tensors, chosen))
         if not found.isfinite().all():
             raise RetinoscopeError(
-                f"The loss of {self._subject.name} on the mini-batch of image "
-                f"{self._batch.indices[0]} is finite, but its curvature is not: a step of the "
-                "network has no second derivative at these weights, such as a root at 0."
+                f"The loss on the mini-batch of image {self._batch.indices[0]} is finite, but its "
+                "curvature is not: a step of the network has no second derivative at these "
+                "weights, such as a root at 0."
             )
         return found
 
@@ -146,11 +160,10 @@ class Curvature:
         """The share of a part of the mini-batch in its mean loss."""
         ends = [len(self._batch.images) * end // self._parts for end in (part, part + 1)]
         piece = self._batch.rows(slice(*ends))
-        logits = self._subject.model(self._subject.to_device(piece.images))
-        loss = self._subject.loss(logits, piece) * (len(piece.images) / len(self._batch.images))
+        loss = self._mean_loss(piece) * (len(piece.images) / len(self._batch.images))
         if not torch.isfinite(loss):
             raise RetinoscopeError(
-                f"The loss of {self._subject.name} at its own weights is {loss.item()} on the "
+                f"The loss at the network's own weights is {loss.item()} on the "
                 f"mini-batch of image {self._batch.indices[0]}; it has no curvature. Are the "
                 "weights whole, and do they fit --mean, --std and --precision?"
             )
@@ -167,7 +180,7 @@ class Curvature:
                     raise
                 self._parts = min(images, 2 * self._parts)
                 self._gradients = None
-                self._subject.say(
+                self._say(
                     f"out of memory: a mini-batch of {images} goes through in {self._parts} parts"
                 )
 
@@ -184,12 +197,12 @@ def joined(batches: Sequence[Batch]) -> Batch:
     )
 
 
-def _check(subject: Subject, asked: dict[str, nn.Parameter]) -> None:
+def _check(asked: dict[str, nn.Parameter]) -> None:
     if not asked:
         raise NotApplicable("needs parameters that ask for a gradient; all are frozen")
     low = {str(t.dtype) for t in asked.values() if t.dtype in (torch.bfloat16, torch.float16)}
     if low:
         raise NotApplicable(
-            f"needs float32 or float64; {subject.name} is in {', '.join(sorted(low))}, in which a "
+            f"needs float32 or float64; the network is in {', '.join(sorted(low))}, in which a "
             "product is off by several per cent"
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,15 +25,18 @@ class Scores:
     images: int
 
 
-def scored(subject: Subject, batches: Iterable[Batch]) -> Scores:
+def scored(
+    subject: Subject, batches: Iterable[Batch], say: Callable[[str], None] = lambda text: None
+) -> Scores:
     """Loss and accuracy of a subject's model as it is now; targets may be soft.
 
-    By log-softmax in double precision: no logit is too large for it.
+    By log-softmax in double precision: no logit is too large for it. ``say`` is told where memory
+    forces a batch through in parts.
     """
     lost, hits = [np.empty(0)], [np.empty(0)]
     with torch.inference_mode():
         for batch in batches:
-            for logits, part in _answers(subject, batch):
+            for logits, part in _answers(subject, batch, say):
                 one, other = _each(logits, part)
                 lost.append(one)
                 hits.append(other)
@@ -44,7 +47,9 @@ def scored(subject: Subject, batches: Iterable[Batch]) -> Scores:
         return Scores(float(nll.mean()), float(right.mean()), len(nll))
 
 
-def _answers(subject: Subject, batch: Batch) -> Iterator[tuple[Tensor, Batch]]:
+def _answers(
+    subject: Subject, batch: Batch, say: Callable[[str], None]
+) -> Iterator[tuple[Tensor, Batch]]:
     """The logits of a batch; in halves as often as memory demands."""
     parts = [batch] if len(batch.images) else []
     while parts:
@@ -56,7 +61,7 @@ def _answers(subject: Subject, batch: Batch) -> Iterator[tuple[Tensor, Batch]]:
             if not out_of_memory(error) or images == 1:
                 raise
             half = images // 2
-            subject.say(f"out of memory: batch halved from {images} to {half} images")
+            say(f"out of memory: batch halved from {images} to {half} images")
             parts[:0] = [part.rows(slice(half)), part.rows(slice(half, None))]
 
 

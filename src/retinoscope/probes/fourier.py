@@ -7,7 +7,7 @@ that attention is one, and that convolutions and MLPs are the opposite.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -16,6 +16,7 @@ from retinoscope.core.coverage import covered, measured_in
 from retinoscope.core.probe import Needs, Partial
 from retinoscope.core.result import Result, answer, axes
 from retinoscope.core.settings import check, setting
+from retinoscope.core.sight import Group, Sight
 from retinoscope.core.unit import Unit
 
 if TYPE_CHECKING:
@@ -103,24 +104,24 @@ class Fourier:
         """Images, with or without labels."""
         return Needs()
 
-    def watch(self, unit: Unit, maps: Tensor) -> Tensor:
+    def watch(self, sight: Sight) -> Tensor:
         """Each image's curve (N, K), less its value at frequency 0."""
         from retinoscope.numerics.fourier import log_amplitudes
 
-        log = log_amplitudes(maps, self.direction)
+        log = log_amplitudes(sight.maps, self.direction)
         return log - log[:, :1]
 
-    def gather(self, anatomy: Anatomy, rows: Mapping[str, np.ndarray]) -> Partial:
-        """Means over the images of a shard: of each unit's curve, and of its step."""
+    def gather(self, group: Group) -> Partial:
+        """Means over the images of a group: of each unit's curve, and of its step."""
         from retinoscope.numerics.running import Mean
 
         partial: dict[str, Any] = {}
         before: tuple[np.ndarray, np.ndarray] | None = None
-        for unit in anatomy:
-            if unit.name not in rows or min(_resolution(unit)) < 2:
+        for unit in group.anatomy:
+            if unit.name not in group.rows or min(_resolution(unit)) < 2:
                 before = None
                 continue
-            frequency, curves = self._curves(unit, rows[unit.name])
+            frequency, curves = self._curves(unit, group.rows[unit.name])
             step = curves - (_interpolated(frequency, *before) if before else float("nan"))
             high = _highest(curves) - (_highest(before[1]) if before else float("nan"))
             partial |= Mean.of(curves).to_arrays(f"{unit.name}/level")

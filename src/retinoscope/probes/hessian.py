@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from retinoscope.core.anatomy import Anatomy
+from retinoscope.core.context import Context
 from retinoscope.core.coverage import covered
 from retinoscope.core.errors import NotApplicable, RetinoscopeError
 from retinoscope.core.probe import IMAGES, Images, Needs, Partial, Piece, labelled_images
@@ -192,20 +193,21 @@ class Hessian:
         count = min(self.batches or whole, whole)
         return [Piece(f"{number:05d}", {"number": number}) for number in range(count)]
 
-    def seconds(self, subject: Subject) -> float:
+    def seconds(self, subject: Subject, context: Context) -> float:
         """By one product on the first mini-batch."""
         from retinoscope.geometry.blocks import owners
         from retinoscope.geometry.curvature import Curvature
 
         start = time.monotonic()
-        curvature = Curvature(subject, self._batch(subject, 0))
+        batch = self._batch(subject, 0)
+        curvature = Curvature(subject.backbone, subject.batch_loss, batch, context.say)
         built = time.monotonic()
         curvature.product(curvature.like)
         product = time.monotonic() - built
         searches = 1 + len(self._groups(owners(subject, curvature.learned)))
         return built - start + searches * _TYPICAL * product
 
-    def measure(self, subject: Subject, piece: Piece) -> Partial:
+    def measure(self, subject: Subject, piece: Piece, context: Context) -> Partial:
         """Eigenvalues, quadrature and traces of one mini-batch."""
         import numpy as np
 
@@ -214,7 +216,8 @@ class Hessian:
         from retinoscope.geometry.sample import seed_of
 
         number = piece.what["number"]
-        curvature = Curvature(subject, self._batch(subject, number))
+        batch = self._batch(subject, number)
+        curvature = Curvature(subject.backbone, subject.batch_loss, batch, context.say)
         if self.k > curvature.learned.size:
             raise NotApplicable(
                 f"needs more parameters than eigenvalues; {subject.name} has "

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from retinoscope.core.anatomy import Anatomy
+from retinoscope.core.context import Context
 from retinoscope.core.errors import NotApplicable, RetinoscopeError
 from retinoscope.core.probe import IMAGES, Images, Needs, Partial, Piece, labelled_images
 from retinoscope.core.result import Result, answer, axes
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
 
     from retinoscope.core.subject import Batch, Subject
     from retinoscope.geometry.moving import Direction
-
-_CENTRE = "centre"
 
 
 @answer
@@ -139,38 +138,33 @@ class Landscape:
         return np.arange(-half, half + 1) * (self.reach / half)
 
     def pieces(self, subject: Subject) -> Sequence[Piece]:
-        """The centre first; then the rows of a plane, or the points of a line."""
+        """The rows of a plane, or the points of a line."""
         if not len(subject.split(self.needs)):
             raise NotApplicable("needs labelled images of classes that the model knows")
         kind = "row" if self.dimensions == 2 else "point"
-        return [
-            Piece(_CENTRE, first=True),
-            *(Piece(f"{kind}-{i:04d}", {"place": i}) for i in range(self.points)),
-        ]
+        return [Piece(f"{kind}-{i:04d}", {"place": i}) for i in range(self.points)]
 
-    def seconds(self, subject: Subject) -> float:
+    def seconds(self, subject: Subject, context: Context) -> float:
         """By one batch."""
         from retinoscope.geometry.scores import scored
 
         places = self._images(subject)
         batch = next(iter(self._batches(subject)))
-        scored(subject, [batch])
+        scored(subject, [batch], context.say)
         start = time.monotonic()
-        scored(subject, [batch])
+        scored(subject, [batch], context.say)
         each = (time.monotonic() - start) * len(places) / max(1, len(batch.images))
         return each * (self.points if self.dimensions == 2 else 1)
 
-    def measure(self, subject: Subject, piece: Piece) -> Partial:
-        """The loss where the weights are, or along a row of places."""
+    def measure(self, subject: Subject, piece: Piece, context: Context) -> Partial:
+        """The loss along a row of places."""
         import numpy as np
 
         from retinoscope.geometry.moving import Moving, squared_norms, squares
         from retinoscope.geometry.scores import scored
 
-        if piece.first:
-            return self._centre(subject)
-        given = subject.given or {}
-        directions, names = self._directions(subject, given)
+        centre = context.prepared
+        directions, names = self._directions(subject, context)
         tensors = dict(subject.backbone.named_parameters())
         products = squares(tensors, directions)
         batches = list(self._batches(subject))
@@ -179,10 +173,10 @@ class Landscape:
             for at in self._row(piece.what["place"]):
                 if any(at):
                     moving.to(*at)
-                    found = scored(subject, batches)
+                    found = scored(subject, batches, context.say)
                     nll, accuracy = found.nll, found.accuracy
                 else:  # known already, and by the untouched weights
-                    nll, accuracy = float(given["nll"]), float(given["accuracy"])
+                    nll, accuracy = float(centre["nll"]), float(centre["accuracy"])
                 rows.append((nll, accuracy, self._norm(squared_norms(products, *at))))
         nll, accuracy, norm = np.array(rows).T
         still = [n for n in tensors if not any(n in d for d in directions)]
@@ -204,14 +198,14 @@ class Landscape:
 
         return float(squared.sum() / 2 if self.l2 == "half_squares" else np.sqrt(squared).sum())
 
-    def _centre(self, subject: Subject) -> dict[str, Any]:
+    def prepare(self, subject: Subject, context: Context) -> Partial:
         """The loss of the untouched weights, and the eigenvectors there if they are asked for."""
         import numpy as np
 
         from retinoscope.geometry.scores import scored
 
         batches = list(self._batches(subject))
-        found = scored(subject, batches)
+        found = scored(subject, batches, context.say)
         if not math.isfinite(found.nll):
             raise RetinoscopeError(
                 f"The loss of {subject.name} is {found.nll} at its own weights, over "
@@ -223,9 +217,11 @@ class Landscape:
             "nll": np.array(found.nll), "accuracy": np.array(found.accuracy),
             "images": np.array(found.images), "decay": np.array(decay),
         }  # fmt: skip
-        return partial | self._eigenvectors(subject, batches)
+        return partial | self._eigenvectors(subject, batches, context)
 
-    def _eigenvectors(self, subject: Subject, batches: Sequence[Batch]) -> dict[str, Any]:
+    def _eigenvectors(
+        self, subject: Subject, batches: Sequence[Batch], context: Context
+    ) -> dict[str, Any]:
         if self.directions != "eigenvectors":
             return {}
         import numpy as np
@@ -233,10 +229,11 @@ class Landscape:
         from retinoscope.geometry.curvature import Curvature, joined
         from retinoscope.numerics.krylov import Lanczos
 
-        curvature = Curvature(subject, joined(batches))
+        batch = joined(batches)
+        curvature = Curvature(subject.backbone, subject.batch_loss, batch, context.say)
         found = Lanczos(k=self.dimensions)(curvature.product, curvature.like, self.seed)
         if not found.converged.all():
-            subject.say(
+            context.say(
                 f"the eigenvectors are not exact: ‖Hv − λv‖ is {found.residuals.max():.2g} after "
                 f"{found.products} products"
             )
@@ -246,7 +243,7 @@ class Landscape:
             "names": np.array(curvature.learned.names, dtype=np.str_),
         }
 
-    def _directions(self, subject: Subject, given: Partial) -> tuple[list[Direction], list[str]]:
+    def _directions(self, subject: Subject, context: Context) -> tuple[list[Direction], list[str]]:
         """What the weights are moved along, and what to call it."""
         from retinoscope.geometry.directions import (
             movable,
@@ -258,10 +255,11 @@ class Landscape:
         from retinoscope.geometry.sample import seed_of
 
         if self.directions == "eigenvectors":
+            given = context.prepared
             called = [f"eigenvector of λ = {value:.4g}" for value in given["eigenvalues"]]
             return shaped(subject, given["names"].tolist(), given["eigenvectors"]), called
         names = [name for name in (self.towards, self.and_towards) if name]
-        ways: list[Direction] = [towards(subject, subject.another(name)) for name in names]
+        ways: list[Direction] = [towards(subject, context.another(name)) for name in names]
         called = [f"towards {name}" for name in names]
         weights = movable(subject)
         if not weights and len(ways) < self.dimensions:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from retinoscope.core.anatomy import Anatomy
+from retinoscope.core.context import Context
 from retinoscope.core.probe import IMAGES, Images, Needs, Partial, Piece, labelled_images
 from retinoscope.core.result import Result, answer, axes
 from retinoscope.core.settings import MAX_SEED, check, setting
@@ -118,7 +119,7 @@ class Trajectory:
             *(Piece(f"at-{i:04d}", {"place": i, "snapshot": n}) for i, n in enumerate(names)),
         ]
 
-    def measure(self, subject: Subject, piece: Piece) -> Partial:
+    def measure(self, subject: Subject, piece: Piece, context: Context) -> Partial:
         """The inner products of all snapshots, or what the network does at one of them."""
         import numpy as np
 
@@ -127,11 +128,11 @@ class Trajectory:
         # By name: a training that still runs may have added one since.
         found = {one.name: one for one in snapshots_of(subject, self.needs)}
         if "place" in piece.what:
-            partial = self._at(subject, found[piece.what["snapshot"]])
+            partial = self._at(subject, found[piece.what["snapshot"]], context)
             return partial | {"place": np.array(piece.what["place"])}
         path = [found[name] for name in piece.what["snapshots"]]
         if path[0].name == "init" and path[-1].name != "end":
-            subject.say(f"there is no snapshot of the end: {path[-1].name} stands for it")
+            context.say(f"there is no snapshot of the end: {path[-1].name} stands for it")
         decay = subject.weight_decay if self.weight_decay is None else self.weight_decay
         return {
             "gram": gram_matrix(path, subject.backbone),
@@ -140,7 +141,7 @@ class Trajectory:
             "weight_decay": np.array(decay),
         }
 
-    def _at(self, subject: Subject, snapshot: Any) -> dict[str, np.ndarray]:
+    def _at(self, subject: Subject, snapshot: Any, context: Context) -> dict[str, np.ndarray]:
         """Loss, hits and norm with the weights and buffers of a snapshot."""
         import numpy as np
 
@@ -153,7 +154,8 @@ class Trajectory:
         split = subject.split(self.needs)
         places = shuffled(len(split), self.seed, self.at_most)
         with exchanged(subject.backbone, state):
-            found = scored(subject, split.batches(places, subject.batch, subject.workers))
+            batches = split.batches(places, subject.batch, subject.workers)
+            found = scored(subject, batches, context.say)
         squares = [
             float(state[name].double().square().sum())
             for name, _ in subject.backbone.named_parameters()

@@ -6,7 +6,7 @@ finds that attention lowers it (it averages) and that convolutions and MLPs rais
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -14,7 +14,7 @@ from retinoscope.core.anatomy import Anatomy
 from retinoscope.core.coverage import covered, measured_in
 from retinoscope.core.probe import Needs, Partial
 from retinoscope.core.result import Result, answer, axes
-from retinoscope.core.unit import Unit
+from retinoscope.core.sight import Group, Sight
 
 if TYPE_CHECKING:
     import numpy as np
@@ -65,20 +65,20 @@ class Variance:
         """Images, with or without labels."""
         return Needs()
 
-    def watch(self, unit: Unit, maps: Tensor) -> Tensor:
+    def watch(self, sight: Sight) -> Tensor:
         """Each image's variance (N,)."""
         from retinoscope.numerics.spread import spatial_variance
 
-        return spatial_variance(maps)
+        return spatial_variance(sight.maps)
 
-    def gather(self, anatomy: Anatomy, rows: Mapping[str, np.ndarray]) -> Partial:
-        """Means over the images of a shard: of each unit's variance, and of its step."""
+    def gather(self, group: Group) -> Partial:
+        """Means over the images of a group: of each unit's variance, and of its step."""
         from retinoscope.numerics.running import Mean
 
         partial: dict[str, Any] = {}
         before: Any = None
-        for unit in anatomy:
-            now = rows.get(unit.name)
+        for unit in group.anatomy:
+            now = group.rows.get(unit.name)
             if now is not None:
                 step = now - (float("nan") if before is None else before)
                 partial |= Mean.of(now).to_arrays(f"{unit.name}/level")

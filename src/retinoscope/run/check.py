@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from retinoscope.core.errors import NotDeterministic
 from retinoscope.core.probe import Needs
 from retinoscope.core.subject import Batch, Split, Subject
+from retinoscope.models.drawing import drawing, drawn_walk
 
 _FEW = 4
 
@@ -23,18 +24,22 @@ def check_deterministic(subject: Subject, needs: Needs) -> None:
         return
     images = subject.to_device(batch.images)
     with torch.inference_mode():
-        first = [state.raw for state in subject.replay.walk(images)]
-        for unit, before, state in zip(
-            subject.anatomy, first, subject.replay.walk(images), strict=True
-        ):
+        once, again = (drawn_walk(subject, 0, batch.indices, images, frozenset()) for _ in range(2))
+        first = [state.raw for state in once]
+        for unit, before, state in zip(subject.anatomy, first, again, strict=True):
             if not _same(before, state.raw):
                 raise NotDeterministic(
                     f"{subject.name}: two passes over the same images differ from the unit "
                     f"{unit.name!r} on. Something in it is drawn at random in eval mode "
                     "(functional dropout with training=True, noise, random pooling); make it "
-                    "depend on self.training."
+                    "depend on self.training, or ask for seeded passes: "
+                    "load_subject(…, passes=8)."
                 )
-        if not _same(subject.model(images), subject.model(images)):
+        answers = []
+        for _ in range(2):
+            with drawing(subject, 0, batch.indices):
+                answers.append(subject.model(images))
+        if not _same(*answers):
             raise NotDeterministic(
                 f"{subject.name}: the model gives other logits for the same images each time, "
                 "although every unit repeats. Does a hook or a counter change it?"

@@ -1,28 +1,40 @@
-"""One probe on one subject: its pieces, which of them are missing, and the tasks that do these."""
+"""One question about one subject: its pieces, which are missing, and the tasks for these."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from retinoscope.core.probe import Needs, Piece, Probe, Watcher
+from retinoscope.core.errors import NotApplicable
+from retinoscope.core.probe import Partial, Piece, Preparing, Probe, Watcher, Work
 from retinoscope.core.subject import SetAside, Subject
 from retinoscope.run.key import name_of
-from retinoscope.run.task import Task
+from retinoscope.run.shared_pass import SharedPass, Sharing
+from retinoscope.run.task import PREPARED, Task
 
 Question = Probe | Watcher
 
 
+def work_of(question: Question) -> Work:
+    """What does the work: the shared pass for a watcher, else the probe itself."""
+    return SharedPass((question,)) if isinstance(question, Watcher) else question
+
+
 @dataclass
 class Job:
-    """One probe on one subject: its pieces, and which of them are still missing."""
+    """One question about one subject: its pieces, and which of them are still missing."""
 
     probe: Question
+    """What was asked."""
+    work: Work
+    """What does the work."""
     key: str
     folder: Path
     pieces: Sequence[Piece]
     missing: dict[str, Piece] = field(default_factory=dict)
+    unprepared: bool = False
+    """Whether what the probe prepares is missing too."""
     redone: list[str] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
     found: int = 0
@@ -36,26 +48,79 @@ class Job:
         """The beginning of the names of its files."""
         return f"{name_of(self.probe)}.{self.key}"
 
+    @property
+    def names(self) -> list[str]:
+        """Of all that is kept for it, in the order in which it is combined."""
+        first = [PREPARED] if isinstance(self.work, Preparing) else []
+        return [*first, *(piece.name for piece in self.pieces)]
+
+    def partials(self, kept: Partial) -> Sequence[Partial]:
+        """What a piece gives to be combined, from what is kept of it."""
+        return self.work.partials(kept) if isinstance(self.work, SharedPass) else [kept]
+
     def path(self, piece: Piece | str) -> Path:
         """Where a piece lies."""
         name = piece if isinstance(piece, str) else piece.name
         return self.folder / "pieces" / self.stem / f"{name}.piece"
 
 
-def tasks_of(jobs: Sequence[Job]) -> Iterator[Task]:
-    """The missing work: watchers that look at the same images share theirs."""
-    together: dict[Needs, list[Job]] = {}
-    for job in jobs:
-        if isinstance(job.probe, Watcher):
-            together.setdefault(job.probe.needs, []).append(job)
-        else:
-            for piece in job.missing.values():
-                yield Task((job.probe,), piece)
-    for sharing in together.values():
+@dataclass(frozen=True)
+class Share:
+    """A task, and the jobs that it is done for."""
+
+    task: Task
+    jobs: tuple[Job, ...]
+
+    def parts(self, partial: Partial) -> Sequence[Partial | NotApplicable]:
+        """What the task gave, for each job its own, or why it gave nothing."""
+        if isinstance(self.task.probe, SharedPass):
+            return self.task.probe.divided(partial)
+        return [partial]
+
+
+def shares_of(jobs: Sequence[Job], prepared: Mapping[str, Partial]) -> Iterator[Share]:
+    """The missing work: passes over the same images become one.
+
+    Args:
+        jobs: What remains to be done.
+        prepared: What probes have prepared, by the stems of their jobs.
+    """
+    for sharing in _passes(jobs):
         for piece in sharing[0].pieces:
-            lacking = tuple(job.probe for job in sharing if piece.name in job.missing)
+            lacking = tuple(job for job in sharing if piece.name in job.missing)
             if lacking:
-                yield Task(lacking, piece)
+                yield Share(
+                    Task(_joined(lacking), piece, prepared.get(lacking[0].stem, {})), lacking
+                )
+
+
+def portions(jobs: Sequence[Job]) -> int:
+    """How many tasks the jobs would be if nothing of them were there."""
+    return sum(len(sharing[0].names) for sharing in _passes(jobs))
+
+
+def _passes(jobs: Sequence[Job]) -> list[list[Job]]:
+    """Jobs that share each of their pieces; most stand alone."""
+    alone: list[list[Job]] = []
+    together: dict[Sharing, dict[int | None, list[Job]]] = {}
+    for job in jobs:
+        if isinstance(job.work, SharedPass):
+            sizes = together.setdefault(job.work.sharing, {})
+            sizes.setdefault(job.work.group, []).append(job)
+        else:
+            alone.append([job])
+    for sizes in together.values():
+        anyhow = sizes.pop(None, [])  # who sees each image for itself fits in everywhere
+        first, *rest = sizes.values() or [[]]
+        alone += [[*anyhow, *first], *rest]
+    return alone
+
+
+def _joined(jobs: Sequence[Job]) -> Work:
+    passes = [job.work for job in jobs if isinstance(job.work, SharedPass)]
+    if not passes:
+        return jobs[0].work
+    return SharedPass(tuple(watcher for one in passes for watcher in one.watchers))
 
 
 def summary(job: Job, subject: Subject, aside: Sequence[SetAside]) -> str:

@@ -52,6 +52,8 @@ def key_of(probe: Probe | Watcher, subject: Subject) -> str:
         "weight decay": subject.weight_decay if needs.labels else 0.0,  # a part of losses alone
         "others": [subject.another(name).fingerprint for name in needs.others],
     }
+    if needs.group is not None:  # which images are seen together decides what comes out
+        plain["group"] = needs.group
     if needs.labels:  # what asks for no gradient has no part in the curvature of a loss
         named = subject.backbone.named_parameters()
         plain["frozen"] = [name for name, tensor in named if not tensor.requires_grad]

@@ -10,6 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from retinoscope.core.context import Context
 from retinoscope.core.errors import (
     NotApplicable,
     RetinoscopeError,
@@ -25,11 +26,12 @@ from retinoscope.run.check import check_deterministic
 from retinoscope.run.engines import Engine
 from retinoscope.run.engines.local import Here
 from retinoscope.run.folder import RunFolder
-from retinoscope.run.job import Job, Question, summary, tasks_of
+from retinoscope.run.job import Job, Question, Share, portions, shares_of, summary, work_of
 from retinoscope.run.key import key_of, name_of, settings_of
-from retinoscope.run.piece import BadPiece, read_piece, write_piece
+from retinoscope.run.piece import BadPiece, Finished, read_piece, write_piece
 from retinoscope.run.progress import Reporter, spoken, watched
-from retinoscope.run.task import Outcome, Task, has_maps, shards
+from retinoscope.run.shared_pass import SharedPass
+from retinoscope.run.task import PREPARED, Outcome, Task
 
 _WORTH_SAYING = 20.0
 """Seconds of work from which on a forecast is given."""
@@ -86,11 +88,13 @@ class Run:
             self.reporter.end()
         self._do_missing(jobs, subject)
         for job in jobs:
-            if job.refused:
-                answers[job.probe] = reason = NotApplicable(job.refused)
-                self._skip(job.probe, subject, folder, reason)
-            else:
+            try:
+                if job.refused:
+                    raise NotApplicable(job.refused)
                 answers[job.probe] = self._finish(job, subject)
+            except NotApplicable as reason:
+                answers[job.probe] = reason
+                self._skip(job.probe, subject, folder, reason)
         return _by_name({probe: answers[probe] for probe in dict.fromkeys(probes)})
 
     def _look(
@@ -114,30 +118,32 @@ class Run:
         return answers, jobs
 
     def _job(self, probe: Question, subject: Subject, folder: Path) -> Job:
-        split = subject.split(probe.needs)
-        if isinstance(probe, Watcher) and not any(map(has_maps, subject.anatomy)):
-            raise NotApplicable(f"looks at maps; no unit of {subject.name} has any")
-        pieces = shards(split) if isinstance(probe, Watcher) else probe.pieces(subject)
-        job = Job(probe, key_of(probe, subject), folder, pieces)
-        for piece in pieces:
-            try:
-                there = read_piece(job.path(piece), job.key) is not None
-            except BadPiece as problem:
-                there = False
-                job.redone.append(f"{piece.name}: {problem}")
-                self.reporter.say(
-                    f"{subject.name}: piece {piece.name} of {name_of(probe)} is {problem}; "
-                    "it is done again"
-                )
-            if there:
-                job.found += 1
-            else:
-                job.missing[piece.name] = piece
+        subject.split(probe.needs)  # says what is missing before anything else does
+        work = work_of(probe)
+        if subject.passes and not isinstance(work, SharedPass):
+            raise NotApplicable("is not defined yet for a network that draws at test time")
+        job = Job(probe, work, key_of(probe, subject), folder, work.pieces(subject))
+        there = {name for name in job.names if self._is_there(job, name, subject)}
+        job.missing = {piece.name: piece for piece in job.pieces if piece.name not in there}
+        job.found = len(job.pieces) - len(job.missing)
+        job.unprepared = PREPARED in job.names and PREPARED not in there
         return job
+
+    def _is_there(self, job: Job, name: str, subject: Subject) -> bool:
+        """Whether a piece is kept and whole; says so where it is not."""
+        try:
+            return read_piece(job.path(name), job.key) is not None
+        except BadPiece as problem:
+            job.redone.append(f"{name}: {problem}")
+            self.reporter.say(
+                f"{subject.name}: piece {name} of {name_of(job.probe)} is {problem}; "
+                "it is done again"
+            )
+            return False
 
     def _existing(self, job: Job) -> Result | None:
         """The result if it is there and whole, and so is everything it was combined from."""
-        if job.missing or not _is_note(job.folder / f"{job.stem}.note.json"):
+        if job.missing or job.unprepared or not _is_note(job.folder / f"{job.stem}.note.json"):
             return None
         try:
             return job.probe.result.load(job.folder, job.stem)
@@ -147,61 +153,54 @@ class Run:
             return None
 
     def _do_missing(self, jobs: Sequence[Job], subject: Subject) -> None:
-        for needs in dict.fromkeys(job.probe.needs for job in jobs if job.missing):
+        jobs = [job for job in jobs if job.missing or job.unprepared]
+        for needs in dict.fromkeys(job.probe.needs for job in jobs):
             check_deterministic(subject, needs)
         self._foresee(jobs, subject)
         jobs = [job for job in jobs if not job.refused]
-        tasks = list(tasks_of(jobs))
-        if not tasks:
+        shares = list(shares_of(jobs, {}))
+        first = [Share(Task(job.work, None), (job,)) for job in jobs if job.unprepared]
+        if not shares and not first:
             return
-        names = ", ".join(name_of(job.probe) for job in jobs if job.missing)
-        done = len({piece.name for job in jobs for piece in job.pieces}) - len(
-            {task.piece.name for task in tasks}
-        )
-        self.reporter.begin(f"{names} of {subject.name}", len(tasks) + done, done)
+        names = ", ".join(name_of(job.probe) for job in jobs)
+        done = portions(jobs) - len(first) - len(shares)
+        self.reporter.begin(f"{names} of {subject.name}", len(first) + len(shares) + done, done)
         if done:
             self.reporter.say(f"{subject.name}: {done} pieces are there already")
         try:
-            self._do(Here(), [task for task in tasks if task.piece.first], jobs, subject)
-            given = {job.probe: self._given(job) for job in jobs if not job.refused}
-            rest = [
-                replace(task, given=given[task.probes[0]])
-                for task in tasks
-                if task.probes[0] in given and not task.piece.first
-            ]
-            self._do(self.engine, rest, jobs, subject)
+            self._do(Here(), first, subject)
+            jobs = [job for job in jobs if not job.refused]
+            prepared = {job.stem: self._prepared(job) for job in jobs}
+            self._do(self.engine, list(shares_of(jobs, prepared)), subject)
         finally:
             self.reporter.end()
 
-    def _do(
-        self, engine: Engine, tasks: Sequence[Task], jobs: Sequence[Job], subject: Subject
-    ) -> None:
-        if not tasks:
+    def _do(self, engine: Engine, shares: Sequence[Share], subject: Subject) -> None:
+        if not shares:
             return
-        for task, outcome in engine.run(subject, tasks):
-            owners = [next(job for job in jobs if job.probe == probe) for probe in task.probes]
-            for job in owners:
+        owners = {id(share.task): share for share in shares}
+        for task, outcome in engine.run(subject, [share.task for share in shares]):
+            share = owners[id(task)]
+            for job in share.jobs:
                 job.seconds += outcome.seconds
-            if outcome.refused:
-                for job in owners:
-                    job.refused = outcome.refused
-            else:
-                self._keep(task, outcome, owners)
+                job.refused = job.refused or outcome.refused
+            if outcome.finished is not None:
+                self._keep(share, outcome, outcome.finished)
             self.reporter.advance()
 
-    def _given(self, job: Job) -> Partial | None:
-        """What the first piece of a probe gave, if it has one."""
-        first = next((piece for piece in job.pieces if piece.first), None)
-        found = None if first is None else read_piece(job.path(first), job.key)
-        return None if found is None else found.partial
+    def _prepared(self, job: Job) -> Partial:
+        """What a probe has prepared for its pieces; nothing for most."""
+        found = read_piece(job.path(PREPARED), job.key) if PREPARED in job.names else None
+        return {} if found is None else found.partial
 
     def _foresee(self, jobs: Sequence[Job], subject: Subject) -> None:
         """Say how long it will take where a probe can tell."""
         for job in jobs:
             if job.missing and isinstance(job.probe, Foreseeing):
                 workers = max(1, getattr(self.engine, "jobs", 1))
+                context = Context(say=self.reporter.say, load=subject.another)
                 try:
-                    total = job.probe.seconds(subject) * len(job.missing) / workers
+                    total = job.probe.seconds(subject, context) * len(job.missing) / workers
                 except NotApplicable as reason:
                     job.refused = str(reason)
                     continue
@@ -211,10 +210,15 @@ class Run:
                         f"{len(job.missing)} piece{'s' * (len(job.missing) > 1)}"
                     )
 
-    def _keep(self, task: Task, outcome: Outcome, owners: Sequence[Job]) -> None:
-        for job, finished in zip(owners, outcome.finished, strict=True):
+    def _keep(self, share: Share, outcome: Outcome, finished: Finished) -> None:
+        parts = share.parts(finished.partial)
+        for job, part in zip(share.jobs, parts, strict=True):
+            if isinstance(part, NotApplicable):
+                job.refused = str(part)
+                continue
             with self.files.writing():
-                write_piece(job.path(task.piece), job.key, finished)
+                own = Finished(part, finished.set_aside)
+                write_piece(job.path(share.task.name), job.key, own)
             job.notices += [text for text in outcome.notices if text not in job.notices]
         for text in outcome.notices:
             self.reporter.say(text)
@@ -222,17 +226,17 @@ class Run:
     def _finish(self, job: Job, subject: Subject) -> Result:
         """Combine all pieces, read back from disk, and write the result and its note."""
         finished = []
-        for piece in job.pieces:
+        for name in job.names:
             try:
-                found = read_piece(job.path(piece), job.key)
+                found = read_piece(job.path(name), job.key)
             except BadPiece as problem:
                 raise RetinoscopeError(
-                    f"Piece {piece.name} of {name_of(job.probe)} was written and is now {problem}. "
+                    f"Piece {name} of {name_of(job.probe)} was written and is now {problem}. "
                     "Does the disk fail? Run the same command again."
                 ) from None
             if found is None:
                 raise RetinoscopeError(
-                    f"Piece {piece.name} of {name_of(job.probe)} was written and is now gone. "
+                    f"Piece {name} of {name_of(job.probe)} was written and is now gone. "
                     "Does another process clear the folder? Run the same command again."
                 )
             finished.append(found)
@@ -241,7 +245,8 @@ class Run:
             raise RetinoscopeError(
                 f"None of the {len(aside)} images could be read. The first: {aside[0].reason}"
             )
-        result = job.probe.combine(subject.anatomy, [one.partial for one in finished])
+        partials = [part for one in finished for part in job.partials(one.partial)]
+        result = job.probe.combine(subject.anatomy, partials)
         result = replace(result, protocol=protocol_of(job.probe, subject, aside))
         note = {
             "key": job.key,

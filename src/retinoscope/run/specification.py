@@ -73,6 +73,13 @@ class SubjectSpecification:
     """Where None: the best there is for a named model, where it is for one of your own."""
     batch: int = setting(64, "Images per forward pass.", at_least=1, group=_WORK)
     workers: int = setting(0, "Processes that read images.", at_least=0, group=_WORK)
+    passes: int = setting(
+        0,
+        "Seeded passes of a network that draws at test time, such as MC dropout. Default: 0, for "
+        "networks that do not.",
+        at_least=0,
+        group=_MODEL,
+    )
     crop_pct: float | None = setting(
         None,
         "Share of the shorter side that the crop keeps. Default: the model's own.",

@@ -7,8 +7,7 @@ import json
 import platform
 from collections.abc import Mapping
 from copy import deepcopy
-from dataclasses import replace
-from functools import cache
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from retinoscope.anatomy.replay import replay
 from retinoscope.core.errors import WrongInput
 from retinoscope.core.preprocessing import Preprocessing
 from retinoscope.core.specification import split_label
-from retinoscope.core.subject import Split, Subject
+from retinoscope.core.subject import Origin, Split, Subject
 from retinoscope.data.augment import Augmentation
 from retinoscope.data.classes import map_classes
 from retinoscope.data.load import load_data
@@ -77,29 +76,52 @@ def load_subject(
     if isinstance(model, str) and isinstance(data, str) and not others:
         return rebuild(specification)
     loaded = _load(specification) if isinstance(model, str) else _live(model, called, specification)
-    subject = _assemble(specification, loaded, data)
-
-    @cache
-    def another(asked: str) -> Subject:
-        module = (others or {}).get(asked)
-        own = settings | {"label": None}
-        return load_subject(asked if module is None else module, data, name=asked, **own)
-
-    return replace(subject, specification=None, load_another=another)
+    own = settings | {"label": None}
+    return _assemble(specification, loaded, data, Live(data, others or {}, own))
 
 
 def rebuild(specification: SubjectSpecification) -> Subject:
     """The subject of a specification."""
+    loaded = _load(specification)
+    return _assemble(specification, loaded, specification.data, Named(specification))
 
-    @cache
-    def another(asked: str) -> Subject:
+
+@dataclass(frozen=True)
+class Named:
+    """A subject by names alone: another process can build it, and further ones beside it."""
+
+    specification: SubjectSpecification
+    _loaded: dict[str, Subject] = field(default_factory=dict, compare=False, repr=False)
+
+    def another(self, name: str) -> Subject:
+        """Another model on the same images, or another snapshot of the same model."""
+        if name not in self._loaded:
+            self._loaded[name] = rebuild(self._specification(name))
+        return self._loaded[name]
+
+    def _specification(self, name: str) -> SubjectSpecification:
         # A snapshot is the same model with other weights, unless the file says what it is itself.
-        if asked.endswith(_CHECKPOINTS) and read_construction(Path(asked)) is None:
-            return rebuild(replace(specification, weights=asked))
-        return rebuild(replace(specification, model=asked, weights=None, label=None))
+        if name.endswith(_CHECKPOINTS) and read_construction(Path(name)) is None:
+            return replace(self.specification, weights=name)
+        return replace(self.specification, model=name, weights=None, label=None)
 
-    subject = _assemble(specification, _load(specification), specification.data)
-    return replace(subject, load_another=another)
+
+@dataclass(frozen=True)
+class Live:
+    """A subject made from live objects, which no other process can build."""
+
+    data: Any
+    modules: Mapping[str, nn.Module]
+    """Further modules by name."""
+    settings: Mapping[str, Any]
+    _loaded: dict[str, Subject] = field(default_factory=dict, compare=False, repr=False)
+
+    def another(self, name: str) -> Subject:
+        """One of the modules that were given, or a model by its name, on the same images."""
+        if name not in self._loaded:
+            asked = self.modules.get(name, name)
+            self._loaded[name] = load_subject(asked, self.data, name=name, **self.settings)
+        return self._loaded[name]
 
 
 def _load(specification: SubjectSpecification) -> LoadedModel:
@@ -134,7 +156,9 @@ def _live(model: nn.Module, name: str, specification: SubjectSpecification) -> L
     return LoadedModel(name, model, called, image, from_timm(model, image))
 
 
-def _assemble(asked: SubjectSpecification, loaded: LoadedModel, data: Any) -> Subject:
+def _assemble(
+    asked: SubjectSpecification, loaded: LoadedModel, data: Any, origin: Origin
+) -> Subject:
     specification = _as_trained(asked, loaded.history)
     preprocessing = _preprocessing(specification, loaded)
     channels = loaded.image[0]
@@ -163,6 +187,7 @@ def _assemble(asked: SubjectSpecification, loaded: LoadedModel, data: Any) -> Su
         taken.fingerprint,
         [unit.name for unit in taken.anatomy.walk()],
     ]
+    plain += [["passes", specification.passes, specification.seed]] * (specification.passes > 0)
     return Subject(
         name=specification.label or specification.model,
         backbone=backbone,
@@ -176,8 +201,9 @@ def _assemble(asked: SubjectSpecification, loaded: LoadedModel, data: Any) -> Su
         seed=specification.seed,
         batch=specification.batch,
         workers=specification.workers,
+        passes=specification.passes,
         protocol=_protocol(specification, loaded, like),
-        specification=asked,
+        origin=origin,
         history=loaded.history,
     )
 
@@ -214,9 +240,9 @@ def _splits(
     preprocessing: Preprocessing,
     shape: tuple[int, int],
     known: tuple[str, ...] | None,
-) -> dict[tuple[str, bool], Split]:
+) -> dict[str, Split]:
     channels, outputs = shape
-    splits: dict[tuple[str, bool], Split] = {}
+    splits: dict[str, Split] = {}
     for name, source in sources.items():
         classes, reason = _classes(source, outputs, known)
         places = balanced_subset(
@@ -224,16 +250,14 @@ def _splits(
         )
         # What is made at the model's size has nothing to be cut off.
         made = hasattr(source, "read_many")
-        split = ImageSplit(
+        augmentation = specification.augmentation or Augmentation()
+        splits[name] = ImageSplit(
             name, source, places,
             replace(preprocessing, crop_pct=1.0) if made else preprocessing,
             channels, classes, outputs, called=specification.data, unlabelled_because=reason,
+            in_training=augmentation if name == "train" else None, seed=specification.seed,
             balanced=source.labels is not None and len(places) < len(source),
         )  # fmt: skip
-        splits[name, False] = split
-        if name == "train":
-            augmentation = specification.augmentation or Augmentation()
-            splits[name, True] = split.augmented(augmentation, specification.seed)
     return splits
 
 
@@ -266,6 +290,7 @@ def _protocol(
         "seed": specification.seed,
         "weight decay": specification.weight_decay or 0.0,
         "batch": specification.batch,
+        **({"passes": specification.passes} if specification.passes else {}),
         "versions": {
             "retinoscope": __version__,
             "torch": torch.__version__,

@@ -23,7 +23,7 @@ class InProcesses:
 
     def run(self, subject: Subject, tasks: Sequence[Task]) -> Iterator[tuple[Task, Outcome]]:
         """Every task once, as they are finished."""
-        orders = [order(subject, task, f"--jobs {self.jobs}") for task in tasks]
+        orders = [(order(subject, task, f"--jobs {self.jobs}"), task) for task in tasks]
         threads = max(1, (os.cpu_count() or 1) // self.jobs)
         pool = ProcessPoolExecutor(
             min(self.jobs, len(tasks)),
@@ -32,7 +32,7 @@ class InProcesses:
             initargs=(threads,),
         )
         try:
-            waiting = {pool.submit(work, one): one.task for one in orders}
+            waiting = {pool.submit(work, one): task for one, task in orders}
             for future in as_completed(waiting):
                 yield waiting[future], future.result()
         except BrokenProcessPool as error:

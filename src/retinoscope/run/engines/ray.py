@@ -32,7 +32,7 @@ class OnRay:
 
     def run(self, subject: Subject, tasks: Sequence[Task]) -> Iterator[tuple[Task, Outcome]]:
         """Every task once, as they are finished; what a dead worker held is done elsewhere."""
-        todo = [order(subject, task, f"--ray {self.address}") for task in reversed(tasks)]
+        todo = [(order(subject, task, f"--ray {self.address}"), task) for task in reversed(tasks)]
         try:
             import ray
             from ray.exceptions import RayError, RayTaskError
@@ -48,8 +48,8 @@ class OnRay:
             limit = _AHEAD * max(1, int(ray.cluster_resources().get("CPU", 1)))
             while todo or waiting:
                 while todo and len(waiting) < limit:
-                    one = todo.pop()
-                    waiting[remote.remote(one)] = one.task
+                    one, task = todo.pop()
+                    waiting[remote.remote(one)] = task
                 (ready, *_), _ = ray.wait(list(waiting), num_returns=1)
                 try:
                     outcome = ray.get(ready)

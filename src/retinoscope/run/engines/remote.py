@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import pickle
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 
+from retinoscope.core.catalogue import load_file, source_of
 from retinoscope.core.errors import RetinoscopeError
 from retinoscope.core.subject import Subject
 from retinoscope.run.specification import SubjectSpecification
-from retinoscope.run.subject import rebuild
+from retinoscope.run.subject import Named, rebuild
 from retinoscope.run.task import Outcome, Task, perform
 
 
@@ -20,13 +23,13 @@ class NotRebuildable(RetinoscopeError):
 
 def specification_of(subject: Subject, asked: str) -> SubjectSpecification:
     """From what another process rebuilds the subject."""
-    if not isinstance(subject.specification, SubjectSpecification):
+    if not isinstance(subject.origin, Named):
         raise NotRebuildable(
             f"{asked} needs a subject that other processes can build from its name, but "
             f"{subject.name} was made from live objects. Write a function that returns the model "
             "and name it as path/file.py:function, and name the data; or work in one process."
         )
-    return subject.specification
+    return subject.origin.specification
 
 
 @dataclass(frozen=True)
@@ -36,13 +39,20 @@ class Order:
     specification: SubjectSpecification
     fingerprint: str
     data: str
-    task: Task
+    files: tuple[str, ...]
+    """Files of the user's own that define probes; they are loaded before the task is read."""
+    task: bytes
 
 
 def order(subject: Subject, task: Task, asked: str) -> Order:
     """A task for another process."""
-    data = subject.split(task.probes[0].needs).fingerprint
-    return Order(specification_of(subject, asked), subject.fingerprint, data, task)
+    data = subject.split(task.probe.needs).fingerprint
+    questions = getattr(task.probe, "watchers", (task.probe,))
+    files = dict.fromkeys(str(p) for q in questions if (p := source_of(type(q))) is not None)
+    return Order(
+        specification_of(subject, asked), subject.fingerprint, data, tuple(files),
+        pickle.dumps(task),
+    )  # fmt: skip
 
 
 def work(order: Order) -> Outcome:
@@ -55,12 +65,15 @@ def work(order: Order) -> Outcome:
             f"{subject.name} came out differently in another process: does its function draw "
             "random weights without a seed, or read a file that has changed?"
         )
-    if subject.split(order.task.probes[0].needs).fingerprint != order.data:
+    for path in order.files:
+        load_file(Path(path))
+    task: Task = pickle.loads(order.task)  # made by our own process a moment ago
+    if subject.split(task.probe.needs).fingerprint != order.data:
         raise NotRebuildable(
             f"The data {order.specification.data} are not the same in another process or on "
             "another machine. Have the files changed?"
         )
-    return perform(order.task, subject)
+    return perform(task, subject)
 
 
 @lru_cache(maxsize=2)

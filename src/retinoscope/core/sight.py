@@ -1,0 +1,104 @@
+"""What watchers see: a unit's state for some images, and what was kept of a whole group."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import Tensor
+
+    from retinoscope.anatomy.replay import State
+    from retinoscope.core.anatomy import Anatomy
+    from retinoscope.core.unit import Unit
+
+
+@dataclass(frozen=True)
+class Sight:
+    """One unit's state for some images, as it passes; half precision is seen as float32.
+
+    Memory may force the images through the network in parts: the state is then put together here,
+    and only of what is asked for.
+    """
+
+    states: tuple[State, ...]
+    """The state of each part, in the order of the images."""
+    indices: tuple[int, ...]
+    """Which images of the split these are."""
+    labels: Tensor | None = None
+    """(N,) in the model's own classes, where the watcher needs labels."""
+    subject: str = ""
+    """Whose state it is: empty for the subject itself, else the name of a further one."""
+    number: int = 0
+    """Of the pass, where the network draws at test time."""
+
+    @property
+    def unit(self) -> Unit:
+        """The unit that the state comes out of."""
+        return self.states[0].unit
+
+    @cached_property
+    def maps(self) -> Tensor:
+        """The state as maps (N, C, H, W), without prefix tokens."""
+        return _joined([state.maps for state in self.states])
+
+    @cached_property
+    def prefix(self) -> Tensor | None:
+        """Class, distillation and register tokens (N, k, C); None where there are none."""
+        tokens = [state.prefix for state in self.states]
+        return None if tokens[0] is None else _joined([t for t in tokens if t is not None])
+
+    @cached_property
+    def raw(self) -> Tensor:
+        """The state as the model stores it; images are along the dimension the model chose."""
+        first = self.states[0]
+        if len(self.states) == 1 or first.lens is None:
+            return _joined([state.raw for state in self.states])
+        return first.lens.raw(self.maps, self.prefix)
+
+    @cached_property
+    def features(self) -> Tensor:
+        """All that the state holds of each image, as one row (N, D)."""
+        if self.states[0].lens is None:
+            return self.raw.flatten(1)
+        rows = self.maps.flatten(1)
+        if self.prefix is None:
+            return rows
+        import torch
+
+        return torch.cat([self.prefix.flatten(1), rows], 1)
+
+    def tap(self, name: str) -> tuple[Tensor, ...]:
+        """What the unit holds inside, by the name of the tap; the images come first.
+
+        ``queries``, ``keys``, ``values`` (N, windows, heads, positions, channels) and ``weights``
+        (N, windows, heads, queries, keys), one entry per attention in the unit; ``branch``: what a
+        residual unit adds to its input, as maps (N, C, H, W), one entry. Empty where the unit has
+        no such thing.
+        """
+        found = [state.taps.get(name, ()) for state in self.states]
+        return tuple(_joined(list(parts)) for parts in zip(*found, strict=True))
+
+
+@dataclass(frozen=True)
+class Group:
+    """What a watcher has kept of a fixed group of images, of all units together."""
+
+    anatomy: Anatomy
+    rows: Mapping[str, Any]
+    """By unit: an array, or arrays by name, as ``watch`` gave them."""
+    indices: tuple[int, ...]
+    """The images of the group that could be read; the others are missing, not replaced."""
+    labels: np.ndarray | None = None
+    others: Mapping[str, Group] = field(default_factory=dict)
+    """The same of further subjects, by the names under which the watcher asked for them."""
+
+
+def _joined(parts: list[Tensor]) -> Tensor:
+    import torch
+
+    whole = parts[0] if len(parts) == 1 else torch.cat(parts)
+    return whole.float() if whole.dtype in (torch.bfloat16, torch.float16) else whole

@@ -1,0 +1,299 @@
+"""The shared pass: ordinary work that shows one forward pass to any number of watchers.
+
+Its pieces are shards of consecutive images. Watchers that must see a group of images together get
+groups whose membership depends on nothing but the indices of the images in the split: not on
+memory, batch size or jobs; an image that cannot be read leaves a gap. Where a group does not fit
+into memory it goes through the network in parts that advance together, unit by unit: a watcher
+still sees all of it at once, and no more than one unit's states wait for each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from retinoscope.core.context import Context
+from retinoscope.core.errors import NotApplicable, RetinoscopeError, WrongInput
+from retinoscope.core.probe import Needs, Partial, Piece, Watcher
+from retinoscope.core.sight import Group, Sight
+from retinoscope.core.subject import Batch, Subject
+from retinoscope.core.unit import Unit
+from retinoscope.models.device import out_of_memory
+from retinoscope.models.drawing import drawn_walk
+
+SHARD = 128
+"""Images per piece, or as many groups as fit into so many."""
+
+_REFUSED = "not applicable"
+
+
+class Sharing(NamedTuple):
+    """What passes must have in common to become one."""
+
+    needs: Needs
+    span: int
+    """Images per piece."""
+
+
+@dataclass(frozen=True)
+class SharedPass:
+    """Watchers that look at the same images, and whose groups are of one size if they have any."""
+
+    watchers: tuple[Watcher, ...]
+
+    @property
+    def needs(self) -> Needs:
+        """What the pass must give so that each watcher has what it needs."""
+        each = [watcher.needs for watcher in self.watchers]
+        return replace(
+            each[0],
+            group=self.group,
+            maps=all(needs.maps for needs in each),
+            taps=frozenset().union(*(needs.taps for needs in each)),
+            others=tuple(dict.fromkeys(name for needs in each for name in needs.others)),
+        )
+
+    @property
+    def group(self) -> int | None:
+        """Images that some of the watchers must see together; None if none must."""
+        return next((w.needs.group for w in self.watchers if w.needs.group is not None), None)
+
+    @property
+    def sharing(self) -> Sharing:
+        """What others must have in common with it to be joined."""
+        alike = Needs(self.needs.split, self.needs.view, self.needs.labels)
+        if self.group is None:
+            return Sharing(alike, SHARD)
+        if self.group < 1:
+            raise WrongInput(f"A group holds 1 image or more; got {self.group}.")
+        return Sharing(alike, self.group * max(1, SHARD // self.group))
+
+    def pieces(self, subject: Subject) -> Sequence[Piece]:
+        """Consecutive images; the last shard may be smaller."""
+        if self.needs.maps and not any(map(has_maps, subject.anatomy)):
+            raise NotApplicable(f"looks at maps; no unit of {subject.name} has any")
+        total, span = len(subject.split(self.needs)), self.sharing.span
+        return [
+            Piece(f"{start:07d}", {"start": start, "stop": min(start + span, total)})
+            for start in range(0, total, span)
+        ]
+
+    def measure(self, subject: Subject, piece: Piece, context: Context) -> Partial:
+        """What each watcher gathers from a shard of images; see :meth:`divided`."""
+        seen: list[list[Group]] = [[] for _ in self.watchers]
+        for parts in self._portions(subject, piece):
+            for groups, passes in zip(seen, self.look(subject, parts, context), strict=True):
+                groups += passes
+        partial: dict[str, np.ndarray] = {}
+        for place, (watcher, groups) in enumerate(zip(self.watchers, seen, strict=True)):
+            whole = groups if watcher.needs.group else [_together(subject, groups)]
+            for number, group in enumerate(whole):
+                try:
+                    found = watcher.gather(group)
+                except NotApplicable as reason:  # the other watchers go on
+                    found = {_REFUSED: np.array(str(reason))}
+                partial |= {f"{place}:{number}:{name}": array for name, array in found.items()}
+        return partial
+
+    def divided(self, partial: Partial) -> list[Partial | NotApplicable]:
+        """What :meth:`measure` gave, for each watcher its own, or why it gave nothing."""
+        shares: list[dict[str, np.ndarray]] = [{} for _ in self.watchers]
+        refused: dict[int, str] = {}
+        for key, array in partial.items():
+            place, number, name = key.split(":", 2)
+            own = self.watchers[int(place)]
+            shares[int(place)][f"{number}:{name}" if own.needs.group else name] = array
+            if name == _REFUSED:
+                refused[int(place)] = str(array)
+        return [NotApplicable(refused[i]) if i in refused else own for i, own in enumerate(shares)]
+
+    def partials(self, share: Partial) -> list[Partial]:
+        """What was gathered from each group of a piece, from the share of this one watcher."""
+        if self.group is None:
+            return [share]
+        found: dict[int, dict[str, np.ndarray]] = {}
+        for key, array in share.items():
+            number, _, name = key.partition(":")
+            found.setdefault(int(number), {})[name] = array
+        return [found[number] for number in sorted(found)]
+
+    def _portions(self, subject: Subject, piece: Piece) -> Iterator[list[Batch]]:
+        """The batches that are looked at together: those of a group, else each for itself."""
+        split, (start, stop) = subject.split(self.needs), (piece.what["start"], piece.what["stop"])
+        for first in range(start, stop, self.group or stop - start):
+            indices = range(first, min(first + (self.group or stop), stop))
+            read = split.batches(indices, subject.batch, subject.workers)
+            batches = (batch for batch in read if len(batch.images))
+            if self.group is None:
+                yield from ([batch] for batch in batches)
+            else:
+                yield list(batches)
+
+    def look(self, subject: Subject, parts: Sequence[Batch], context: Context) -> list[list[Group]]:
+        """For each watcher, what it keeps of some images.
+
+        Of a network that draws at test time there are several passes: a watcher that needs a group
+        has what it kept of each, any other the mean over them.
+        """
+        everyone = range(len(self.watchers))
+        passes = [self._passed(number, subject, parts, context) for number in _numbers(subject)]
+        found = [[one[i] for one in passes] for i in everyone]
+        return [
+            groups if self.watchers[i].needs.group or len(groups) == 1 else [_mean(groups)]
+            for i, groups in enumerate(found)
+        ]
+
+    def _passed(
+        self, number: int, subject: Subject, parts: Sequence[Batch], context: Context
+    ) -> list[Group]:
+        everyone = range(len(self.watchers))
+        own = self._walked("", number, subject, parts, everyone, context)
+        others: dict[str, list[Group]] = {}
+        for name in self.needs.others:
+            asking = [i for i in everyone if name in self.watchers[i].needs.others]
+            second = context.another(name)
+            theirs = number % len(_numbers(second))
+            others[name] = self._walked(name, theirs, second, parts, asking, context)
+        return [
+            replace(own[i], others={n: others[n][i] for n in self.watchers[i].needs.others})
+            for i in everyone
+        ]
+
+    def _walked(
+        self,
+        called: str,
+        number: int,
+        subject: Subject,
+        parts: Sequence[Batch],
+        asking: Sequence[int],
+        context: Context,
+    ) -> list[Group]:
+        """What is kept of one pass; in smaller parts as often as memory demands."""
+        while True:
+            try:
+                kept = self._kept(called, number, subject, parts, asking)
+                break
+            except (torch.OutOfMemoryError, RuntimeError) as error:
+                if not out_of_memory(error):
+                    raise
+                parts = _halved(parts, subject, context, error)
+        indices, labels = _known(parts)
+        numbers = None if labels is None else labels.numpy()
+        return [Group(subject.anatomy, rows, indices, numbers) for rows in kept]
+
+    def _kept(
+        self,
+        called: str,
+        number: int,
+        subject: Subject,
+        parts: Sequence[Batch],
+        asking: Sequence[int],
+    ) -> list[dict[str, Any]]:
+        kept: list[dict[str, Any]] = [{} for _ in self.watchers]
+        if not parts:
+            return kept
+        taps, needs = self.needs.taps, [watcher.needs for watcher in self.watchers]
+        known = _known(parts)
+        with torch.inference_mode():
+            walks = [drawn_walk(subject, number, p.indices, p.images, taps) for p in parts]
+            for states in zip(*walks, strict=True):
+                whole = Sight(states, *known, called, number)
+                apart = [
+                    Sight((state,), part.indices, part.labels, called, number)
+                    for state, part in zip(states, parts, strict=True)
+                ]
+                for place in asking:
+                    if needs[place].maps and not has_maps(whole.unit):
+                        continue
+                    seen = [whole] if needs[place].group or len(parts) == 1 else apart
+                    rows = [self.watchers[place].watch(sight) for sight in seen]
+                    if rows[0] is not None:
+                        kept[place][whole.unit.name] = _arrays(rows)
+        return kept
+
+
+def _numbers(subject: Subject) -> range:
+    """Of the passes that are made."""
+    return range(max(1, subject.passes))
+
+
+def _mean(groups: Sequence[Group]) -> Group:
+    """The mean over passes of what was kept of each."""
+    first = groups[0]
+    rows = {unit: _averaged([group.rows[unit] for group in groups]) for unit in first.rows}
+    others = {name: _mean([group.others[name] for group in groups]) for name in first.others}
+    return replace(first, rows=rows, others=others)
+
+
+def _averaged(arrays: Sequence[Any]) -> Any:
+    if isinstance(arrays[0], Mapping):
+        return {name: _averaged([one[name] for one in arrays]) for name in arrays[0]}
+    return np.mean(arrays, axis=0)
+
+
+def has_maps(unit: Unit) -> bool:
+    """Whether what a unit gives is spread over more than one position."""
+    return unit.grid is not None and unit.grid.height * unit.grid.width > 1
+
+
+def _halved(
+    parts: Sequence[Batch], subject: Subject, context: Context, error: Exception
+) -> list[Batch]:
+    """The same images in half as large parts."""
+    largest = max(len(part.images) for part in parts)
+    if largest == 1:
+        raise RetinoscopeError(
+            f"One image of {tuple(parts[0].images.shape[1:])} does not fit into memory for "
+            f"{subject.name}. Use a smaller --size, or --precision bfloat16."
+        ) from error
+    half = largest // 2
+    context.say(f"out of memory: batch halved from {largest} to {half} images")
+    return [
+        part.rows(slice(start, start + half))
+        for part in parts
+        for start in range(0, len(part.images), half)
+    ]
+
+
+def _known(parts: Sequence[Batch]) -> tuple[tuple[int, ...], Tensor | None]:
+    """Which images these are, and their labels where they are known."""
+    indices = tuple(index for part in parts for index in part.indices)
+    labels = [part.labels for part in parts if part.labels is not None]
+    return indices, torch.cat(labels) if labels else None
+
+
+def _arrays(rows: Sequence[Tensor | Mapping[str, Tensor] | None]) -> Any:
+    """What a watcher gave for each part, as one array or several by name."""
+    named = [row for row in rows if isinstance(row, Mapping)]
+    if named:
+        return {name: _arrays([row[name] for row in named]) for name in named[0]}
+    tensors = [row.cpu() for row in rows if isinstance(row, Tensor)]
+    plain = [t.double() if t.is_floating_point() else t for t in tensors]
+    return _concatenated([t.numpy() for t in plain])
+
+
+def _together(subject: Subject, groups: Sequence[Group]) -> Group:
+    """The rows of several batches as those of one: for watchers that see each image for itself."""
+    if not groups:
+        return Group(subject.anatomy, {}, ())
+    labels = [group.labels for group in groups if group.labels is not None]
+    return Group(
+        groups[0].anatomy,
+        {unit: _concatenated([g.rows[unit] for g in groups]) for unit in groups[0].rows},
+        tuple(index for group in groups for index in group.indices),
+        np.concatenate(labels) if labels else None,
+        {name: _together(subject, [g.others[name] for g in groups]) for name in groups[0].others},
+    )
+
+
+def _concatenated(arrays: Sequence[Any]) -> Any:
+    if len(arrays) == 1:
+        return arrays[0]
+    if isinstance(arrays[0], Mapping):
+        return {name: _concatenated([one[name] for one in arrays]) for name in arrays[0]}
+    return np.concatenate(arrays)
