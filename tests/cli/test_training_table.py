@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from retinoscope.cli.training_table import LiveTable, best_row, duration, training_table
+from retinoscope.cli.training_table import LiveTable, best_row, training_table
+from retinoscope.core.wording import duration
 from retinoscope.train.listener import Started
 
 

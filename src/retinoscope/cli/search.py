@@ -14,9 +14,9 @@ from rich.table import Table
 from typer import Argument, Exit, Option
 
 from retinoscope.cli.options import MODEL, with_fields
-from retinoscope.cli.training_table import duration
 from retinoscope.core.folders import safe_name
 from retinoscope.core.specification import Specification
+from retinoscope.core.wording import duration
 from retinoscope.recipes import parse_recipe
 from retinoscope.run.specification import SubjectSpecification
 from retinoscope.train.recipe import Recipe, changed

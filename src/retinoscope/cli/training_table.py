@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, Group
@@ -12,6 +11,8 @@ from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
+
+from retinoscope.core.wording import duration
 
 if TYPE_CHECKING:
     from retinoscope.train.listener import Started
@@ -160,22 +161,6 @@ def best_row(rows: list[Mapping[str, Any]]) -> Mapping[str, Any] | None:
     """The first of the rows of highest accuracy; None where nothing was scored."""
     scored = [row for row in rows if row.get("accuracy") is not None]
     return max(scored, key=lambda row: row["accuracy"], default=None)
-
-
-def duration(seconds: float) -> str:
-    """A time in its two largest units.
-
-    Example:
-        >>> duration(42), duration(150), duration(7500), duration(200_000)
-        ('42 s', '2 min 30 s', '2 h 5 min', '2 d 7 h')
-    """
-    whole = round(seconds)
-    sizes = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
-    for (size, unit), (smaller, name) in pairwise(sizes):
-        if whole >= size:
-            rest = whole % size // smaller
-            return f"{whole // size} {unit}" + (f" {rest} {name}" if rest else "")
-    return f"{whole} s"
 
 
 def _written(row: Mapping[str, Any], name: str) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from retinoscope.core.errors import NotApplicable
 from retinoscope.core.probe import Partial, Piece, Preparing, Probe, Watcher, Work
 from retinoscope.core.subject import SetAside, Subject
+from retinoscope.core.wording import duration
 from retinoscope.run.key import name_of
 from retinoscope.run.shared_pass import SharedPass, Sharing
 from retinoscope.run.task import PREPARED, Task
@@ -130,5 +131,5 @@ def summary(job: Job, subject: Subject, aside: Sequence[SetAside]) -> str:
     again = f", {len(job.redone)} done again" if job.redone else ""
     return (
         f"{subject.name}: {name_of(job.probe)} done, {done} of {len(job.pieces)} pieces in "
-        f"{job.seconds:.1f} s{again}{lost}"
+        f"{duration(job.seconds)}{again}{lost}"
     )

@@ -8,6 +8,8 @@ import time
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from retinoscope.core.wording import duration
+
 _EVERY = 10.0
 """Seconds between two lines where there is no terminal."""
 
@@ -55,7 +57,7 @@ class Reporter:
             self._said = now
             each = (now - self._started) / (self._done - self._before)
             left = each * (self._total - self._done)
-            self.say(f"{self._what}: {self._done} of {self._total} pieces, {left:.0f} s left")
+            self.say(f"{self._what}: {self._done} of {self._total} pieces, {duration(left)} left")
 
     def end(self) -> None:
         """Stop counting."""
@@ -67,18 +69,6 @@ class Reporter:
         """One line that stays."""
         if self.console is not None:
             self.console.print(text, markup=False, highlight=False, soft_wrap=True)
-
-
-def spoken(seconds: float) -> str:
-    """A duration as one says it.
-
-    Example:
-        >>> spoken(42.3), spoken(420), spoken(9000)
-        ('42 s', '7 min', '2.5 h')
-    """
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 90 * 60 else f"{seconds / 3600:.1f} h"
 
 
 def watched() -> Reporter:

@@ -21,6 +21,7 @@ from retinoscope.core.files import write_atomically
 from retinoscope.core.probe import Foreseeing, Partial, Probe, Watcher
 from retinoscope.core.result import Result
 from retinoscope.core.subject import SetAside, Subject
+from retinoscope.core.wording import duration
 from retinoscope.models.checkpoint import state_hash
 from retinoscope.run.check import check_deterministic
 from retinoscope.run.engines import Engine
@@ -29,7 +30,7 @@ from retinoscope.run.folder import RunFolder
 from retinoscope.run.job import Job, Question, Share, portions, shares_of, summary, work_of
 from retinoscope.run.key import key_of, name_of, settings_of
 from retinoscope.run.piece import BadPiece, Finished, read_piece, write_piece
-from retinoscope.run.progress import Reporter, spoken, watched
+from retinoscope.run.progress import Reporter, watched
 from retinoscope.run.shared_pass import SharedPass
 from retinoscope.run.task import PREPARED, Outcome, Task
 
@@ -206,7 +207,7 @@ class Run:
                     continue
                 if total > _WORTH_SAYING:
                     self.reporter.say(
-                        f"{subject.name}: {name_of(job.probe)} will take about {spoken(total)}: "
+                        f"{subject.name}: {name_of(job.probe)} will take about {duration(total)}: "
                         f"{len(job.missing)} piece{'s' * (len(job.missing) > 1)}"
                     )
 

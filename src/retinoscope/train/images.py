@@ -14,6 +14,7 @@ from torch import Tensor
 from retinoscope.core.errors import WrongInput
 from retinoscope.core.preprocessing import Preprocessing
 from retinoscope.core.specification import Specification
+from retinoscope.core.wording import duration
 from retinoscope.data.load import load_data
 from retinoscope.data.prepare import prepare
 from retinoscope.data.source import Source
@@ -87,7 +88,7 @@ class LabelledImages:
             if now - said > _EVERY and start:
                 said = now
                 left = (now - begun) * (len(self) / start - 1)
-                say(f"reading {self.split.name}: {start} of {len(self)}, {left:.0f} s left")
+                say(f"reading {self.split.name}: {start} of {len(self)}, {duration(left)} left")
         kept = np.setdiff1d(np.arange(len(self)), lost)
         whole = pixels if not lost else pixels[torch.from_numpy(kept)]
         # Workers are other processes: what they share is not copied for each.
