@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from retinoscope.core.unit import Grid, Kind, Unit
     from retinoscope.models.build import BuiltModel, build_model
     from retinoscope.models.load import LoadedModel, load_model
+    from retinoscope.plots import plot
     from retinoscope.report.build import build_report
     from retinoscope.run.run import Run, measure
     from retinoscope.run.subject import load_subject
@@ -64,6 +65,7 @@ _HOMES = {
     "load_subject": "run.subject",
     "measure": "run.run",
     "operate": "surgery.operate",
+    "plot": "plots",
     "replay": "anatomy.replay",
     "train_model": "train.train",
 }
@@ -99,6 +101,7 @@ __all__ = [
     "load_subject",
     "measure",
     "operate",
+    "plot",
     "replay",
     "train_model",
 ]

@@ -90,3 +90,85 @@ def test_values_that_json_cannot_hold_are_refused(tmp_path):
     with pytest.raises(ValueError, match="Out of range float values"):
         Toy(names=(), nested=((float("nan"), 1),), values_of=np.zeros(0)).save(tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+COVERED = {
+    "units": ["a", "b", "c"], "kinds": ["conv", "attention", "conv"], "stages": [None, 1, 1],
+    "subsamples": [False, False, True], "skipped": [["head", "its state has no grid"]],
+}  # fmt: skip
+
+
+@answer
+class Stepping(Result):
+    probe: ClassVar[str] = "stepping"
+    images: int
+    step: np.ndarray = axes("unit", title="Steps", changes="the loss")
+
+
+@pytest.fixture
+def old_form(tmp_path):
+    """A file from before coverage was one field and findings were saved."""
+    packed = pack({"step": np.array([-2.0, 1.0, 3.0])})
+    known = ("axes", "unit", "title", "x", "error", "changes", "rows", "marks", "figure")
+    about = {k: v for k, v in Stepping.described()["step"].metadata.items() if k in known}
+    plain = {
+        "probe": "stepping", "schema": 1, "described": {"step": about | {"axes": ["unit"]}},
+        "protocol": {"model": "m"}, "images": 7, **COVERED,
+    }  # fmt: skip
+    (tmp_path / "stepping.npz").write_bytes(packed)
+    (tmp_path / "stepping.json").write_text(json.dumps(plain | {"sha256": seal(plain, packed)}))
+    return tmp_path
+
+
+@pytest.mark.parametrize("read", [Stepping.load, lambda folder: load_described(folder, "stepping")])
+def test_files_whose_coverage_is_five_fields_are_read(old_form, read):
+    found = read(old_form)
+    assert found.coverage.units == found.units == ("a", "b", "c")
+    assert found.kinds == ("conv", "attention", "conv")
+    assert found.stages == (None, 1, 1)
+    assert found.subsamples == (False, False, True)
+    assert found.skipped == (("head", "its state has no grid"),)
+    assert found.images == 7
+    assert found.findings() == [
+        "1 of 1 conv units lower the loss (median step −2)",
+        "0 of 1 attention units lower the loss (median step +1)",
+    ]
+
+
+@pytest.mark.parametrize("read", [Stepping.load, lambda folder: load_described(folder, "stepping")])
+def test_coverage_and_findings_are_saved(old_form, tmp_path, read):
+    found = Stepping.load(old_form)
+    found.save(tmp_path / "new")
+    plain = json.loads((tmp_path / "new" / "stepping.json").read_text())
+    assert plain["coverage"] == COVERED
+    assert plain["findings"] == found.findings()
+    assert "units" not in plain
+    again = read(tmp_path / "new")
+    assert again.coverage == found.coverage
+    assert again.findings() == found.findings()
+
+
+def test_a_result_of_the_whole_network_has_no_coverage(toy, tmp_path):
+    assert toy.coverage is None
+    assert toy.units == toy.skipped == ()
+    assert toy.findings() == []
+    toy.save(tmp_path)
+    assert "coverage" not in json.loads((tmp_path / "toy.json").read_text())
+
+
+def test_what_a_class_of_the_users_says_is_said_where_it_is_not_known(tmp_path):
+    @answer
+    class Own(Result):
+        probe: ClassVar[str] = "own"
+        units: tuple[str, ...]  # a field of that name goes before the coverage
+        level: np.ndarray = axes("unit", title="Levels")
+
+        def findings(self) -> list[str]:
+            return [f"the highest level is {self.level.max():g}"]
+
+    own = Own(units=("a", "b"), level=np.array([1.0, 3.0]))
+    own.save(tmp_path)
+    assert Own.load(tmp_path) == own
+    again = load_described(tmp_path, "own")
+    assert again.findings() == ["the highest level is 3"]
+    assert again.units == ("a", "b")

@@ -7,7 +7,8 @@ from matplotlib.figure import Figure
 from report import test_figures_geometry as by_hand
 from retinoscope.core.errors import WrongInput
 from retinoscope.core.result import Result
-from retinoscope.plots import declared, fourier, hessian, landscape, plot, trajectory, variance
+from retinoscope.figures.scale import Scale
+from retinoscope.plots import declared, hessian, plot
 from retinoscope.plots.notebook import as_png
 from retinoscope.probes.fourier import Fourier
 from retinoscope.probes.variance import Variance
@@ -30,15 +31,15 @@ def test_curves_are_the_results_own(results):
 
 
 def test_depth_has_a_band_for_the_unit_that_subsamples(results):
-    for draw, values in (
-        (variance.plot, results["variance"].variance),
-        (variance.plot_step, results["variance"].step),
-        (fourier.plot_high, results["fourier"].high),
-        (fourier.plot_step, results["fourier"].high_step),
+    for probe, field in (
+        ("variance", "variance"),
+        ("variance", "step"),
+        ("fourier", "high"),
+        ("fourier", "high_step"),
     ):
-        result = results["variance"] if draw.__module__.endswith("variance") else results["fourier"]
-        ax = draw(result)
-        np.testing.assert_array_equal(ax.lines[0].get_ydata(), values)
+        result = results[probe]
+        ax = plot(result, field=field)
+        np.testing.assert_array_equal(ax.lines[0].get_ydata(), getattr(result, field))
         bands = [p for p in ax.patches if p.get_width() <= 1]
         assert len(bands) == sum(result.subsamples[1:])
 
@@ -80,13 +81,13 @@ def test_eigenvalues_are_told_apart_at_zero():
     nothing = np.array([])
     none = replace(result, positive=nothing, positive_at=nothing)
     assert [line.get_label() for line in hessian.plot(none).lines[:1]] == ["negative"]
-    line = hessian.plot_spectrum(result).lines[0]
+    line = plot(result, field="spectrum").lines[0]
     np.testing.assert_array_equal(line.get_ydata(), result.spectrum)
 
 
 def test_blocks_stand_in_their_order():
     result = by_hand.hessian()
-    ax = hessian.plot_blocks(result)
+    ax = plot(result, field="block_sharpness")
     assert [label.get_text() for label in ax.get_yticklabels()] == list(result.blocks)
     widths = [bar.get_width() for bar in ax.patches]
     np.testing.assert_array_equal(widths, result.block_sharpness)
@@ -105,7 +106,7 @@ def test_a_landscape_is_a_map_a_surface_or_a_line(fill):
     )
     assert (ax.get_xlabel(), ax.get_ylabel()) == ("along d", "along e")
     ax.figure.canvas.draw()
-    deep = landscape.plot_surface(result)
+    deep = declared.plot_surface(result)
     assert deep.get_zlabel() == "NLL (nats)"
     deep.figure.canvas.draw()
     line = plot(by_hand.landscape(rows=1)).lines[0]
@@ -116,7 +117,7 @@ def test_colours_do_not_reach_for_what_explodes():
     result = by_hand.landscape()
     result.nll[0, 0] = 1e12
     assert plot(result).collections[0].norm.vmax < 50
-    assert declared.ends(by_hand.landscape().nll)[1] == by_hand.landscape().nll[0, 0]
+    assert Scale.of(by_hand.landscape().nll).high == by_hand.landscape().nll[0, 0]
 
 
 def test_a_map_that_a_result_declares_is_drawn_as_one():
@@ -129,7 +130,7 @@ def test_a_map_that_a_result_declares_is_drawn_as_one():
 @pytest.mark.parametrize("count", [1, 6])
 def test_a_path_shows_every_snapshot_with_its_name(count):
     result = by_hand.trajectory(count)
-    ax = trajectory.plot(result)
+    ax = plot(result)
     np.testing.assert_array_equal(
         ax.collections[0].get_offsets(), np.stack([result.first, result.second], 1)
     )

@@ -8,13 +8,15 @@ from typer.testing import CliRunner
 from retinoscope.cli.main import app
 from retinoscope.core.errors import NotApplicable, RetinoscopeError, UnreadableFile
 from retinoscope.core.result import seal
+from retinoscope.core.wording import number
 from retinoscope.data.augment import Augmentation
+from retinoscope.figures.describe import figures
+from retinoscope.figures.figure import Line, Lines, Point
+from retinoscope.figures.scale import ticks
 from retinoscope.probes.variance import Variance
 from retinoscope.report.build import as_json, build_report
-from retinoscope.report.chart import Chart, Line, Point, ticks
 from retinoscope.report.collect import collect
-from retinoscope.report.figures import figures, number
-from retinoscope.report.words import by_kind
+from retinoscope.report.svg import svg
 from retinoscope.run.subject import load_subject
 
 
@@ -40,7 +42,7 @@ def test_figures_hold_every_finite_value(measured):
                 finite = [y for y in drawn if np.isfinite(y)]
                 values = getattr(result, figure.field)
                 assert len(finite) == np.isfinite(values).sum()
-                assert str(figure.chart.svg()).count("<circle") == len(finite)
+                assert str(svg(figure.chart)).count("<circle") == len(finite)
 
 
 def test_words_count_what_the_steps_say(measured):
@@ -48,7 +50,7 @@ def test_words_count_what_the_steps_say(measured):
     assert result.probe == "variance"
     place = result.kinds.index("conv")
     lowers = int(result.step[place] < 0)
-    assert by_kind(result)[0].startswith(
+    assert result.findings()[0].startswith(
         f"{lowers} of 1 conv units lower the variance (median step "
     )
 
@@ -117,7 +119,7 @@ def test_infinite_values_do_not_stop_the_page(measured, tmp_path):
     result = collect([measured])[0].measured[1].result
     broken = replace(result, variance=np.full_like(result.variance, np.inf))
     assert json.loads(as_json(broken))["variance"] == [None] * len(result.variance)
-    assert "<circle" not in figures(broken)[0].chart.svg()
+    assert "<circle" not in svg(figures(broken)[0].chart)
 
 
 @pytest.mark.parametrize("harm", [b"", b"\xff\xfe", b"[]", b"{}"])
@@ -208,9 +210,9 @@ def test_report_command(measured, tmp_path):
 
 
 def test_charts_of_nothing_and_of_one_point():
-    nothing = Chart([Line([Point(0, float("nan"))])], "x", "y").svg()
+    nothing = svg(Lines([Line([Point(0, float("nan"))])], "x", "y"))
     assert "<circle" not in nothing
-    one = Chart([Line([Point(0.5, 3.0, label="3")])], "x", "y").svg()
+    one = svg(Lines([Line([Point(0.5, 3.0, label="3")])], "x", "y"))
     assert str(one).count("<circle") == 1
     assert "nan" not in str(nothing) + str(one)
     assert ticks(0, 0) == []
@@ -269,12 +271,12 @@ def test_the_end_of_the_warm_up_and_the_names_of_the_curves_are_seen(trained):
     assert [line.name for line in nll.chart.lines] == ["train", "test"]
     assert len({line.colour for line in nll.chart.lines}) == 2
     for figure in (nll, *rest):
-        svg = str(figure.chart.svg())
-        assert svg.count(">end of warm-up</text>") == 1
-        (mark,) = [part for part in svg.split("<line")[1:] if 'class="mark"' in part]
+        drawn = str(svg(figure.chart))
+        assert drawn.count(">end of warm-up</text>") == 1
+        (mark,) = [part for part in drawn.split("<line")[1:] if 'class="mark"' in part]
         x = mark.split('x1="')[1].split('"')[0]
-        assert f'cx="{x}"' in svg  # where the points of epoch 2 are
-        assert (">train</text>" in svg, ">test</text>" in svg) == (figure is nll,) * 2
+        assert f'cx="{x}"' in drawn  # where the points of epoch 2 are
+        assert (">train</text>" in drawn, ">test</text>" in drawn) == (figure is nll,) * 2
 
 
 def test_what_was_not_tested_has_no_figure_and_no_name(trained):
@@ -285,8 +287,8 @@ def test_what_was_not_tested_has_no_figure_and_no_name(trained):
     (subject,) = collect([trained])
     drawn = figures(subject.measured[0].result)
     assert [figure.field for figure in drawn] == ["nll", "lr"]
-    assert ">test</text>" not in drawn[0].chart.svg()
-    assert ">train</text>" in drawn[0].chart.svg()
+    assert ">test</text>" not in svg(drawn[0].chart)
+    assert ">train</text>" in svg(drawn[0].chart)
 
 
 def test_trainings_and_runs_side_by_side(trained, measured, tmp_path):

@@ -5,16 +5,21 @@ from dataclasses import replace
 import numpy as np
 
 from retinoscope.core.anatomy import Anatomy
+from retinoscope.core.coverage import Coverage
+from retinoscope.figures.compare import side_by_side
+from retinoscope.figures.describe import figures
+from retinoscope.figures.figure import Bars, Map, value_range
 from retinoscope.probes.hessian import HessianResult
 from retinoscope.probes.landscape import LandscapeResult
 from retinoscope.probes.trajectory import TrajectoryResult
 from retinoscope.report.build import render
-from retinoscope.report.chart import value_range
 from retinoscope.report.collect import Examined, Measured
-from retinoscope.report.figures import figures, side_by_side
-from retinoscope.report.map_chart import Bars, MapChart
-from retinoscope.report.words import sentences
+from retinoscope.report.svg import svg
 
+COVERAGE = Coverage(
+    units=("stem", "a", "b", "head"), kinds=("stem", "attention", "mlp", "head"),
+    stages=(None, 1, 1, None), subsamples=(False,) * 4, skipped=(("pool", "has no parameters"),),
+)  # fmt: skip
 PROTOCOL = {"model": "tiny", "data": "cues", "split": "train", "size": "32×32"}
 
 
@@ -24,9 +29,7 @@ def hessian(sharp=10.0, negative=0.2):
     whole = np.linspace(-sharp, 3 * sharp, 150)
     blocks = ("all", "stage 1", "attention", "stages.2.blocks.11.mlp.of_a_very_long_name.fc2")
     return HessianResult(
-        protocol=PROTOCOL, units=("stem", "a", "b", "head"),
-        kinds=("stem", "attention", "mlp", "head"), stages=(None, 1, 1, None),
-        subsamples=(False,) * 4, skipped=(("pool", "has no parameters"),), images=64,
+        protocol=PROTOCOL, coverage=COVERAGE, images=64,
         parameters=1200, left_out=("pos_embed",), weight_decay=1e-4, nll=0.5, products=4200,
         unfinished=3, nep=negative, nep_interval=(negative / 2, 2 * negative), ape=sharp,
         ape_interval=(0.8 * sharp, 1.2 * sharp), trace=12.5 * sharp, trace_error=sharp,
@@ -96,7 +99,7 @@ def test_every_kind_of_array_has_its_chart():
     assert isinstance(drawn["block_nep"].chart, Bars)
     drawn = by_field(landscape())
     assert list(drawn) == ["nll", "loss", "profiles"]
-    assert isinstance(drawn["nll"].chart, MapChart)
+    assert isinstance(drawn["nll"].chart, Map)
     assert list(by_field(trajectory())) == ["second", "nll", "angle"]
 
 
@@ -106,16 +109,16 @@ def test_a_map_has_labels_numbers_and_what_is_not_finite():
     assert figure.rows[0] == ("−1", "−1", "12.7")
     assert figure.rows[-1] == ("1", "1", "not finite")
     assert len(figure.rows) == 121
-    svg = str(figure.chart.svg())
-    assert 'data-label="along d 0 · along e 0 · 0.3"' in svg
-    assert 'data-label="along d 1 · along e 1 · not finite"' in svg
+    drawn = str(svg(figure.chart))
+    assert 'data-label="along d 0 · along e 0 · 0.3"' in drawn
+    assert 'data-label="along d 1 · along e 1 · not finite"' in drawn
 
 
 def test_a_map_whose_places_are_out_of_order_is_the_same_map():
     result = landscape()
     order = np.random.default_rng(0).permutation(11)
     mixed = replace(result, x=result.x[order], nll=result.nll[:, order])
-    assert str(by_field(mixed)["nll"].chart.svg()) == str(by_field(result)["nll"].chart.svg())
+    assert svg(by_field(mixed)["nll"].chart) == svg(by_field(result)["nll"].chart)
 
 
 def test_a_map_of_one_row_is_its_profile():
@@ -134,12 +137,12 @@ def test_nothing_is_drawn_of_nothing():
 
 def test_a_density_is_an_area_whose_points_are_only_seen_when_pointed_at():
     drawn = by_field(hessian())
-    svg = str(drawn["positive"].chart.svg())
-    assert svg.count("<circle") == svg.count('fill-opacity="0"') == 200
-    assert svg.count("<polygon") == 1
+    area = str(svg(drawn["positive"].chart))
+    assert area.count("<circle") == area.count('fill-opacity="0"') == 200
+    assert area.count("<polygon") == 1
     assert value_range(drawn["positive"].chart.lines, True)[0] == 0.0
     assert drawn["positive"].chart.x_label == "eigenvalue (λ)"
-    profile = str(by_field(landscape())["profiles"].chart.svg())
+    profile = str(svg(by_field(landscape())["profiles"].chart))
     assert "fill-opacity" not in profile
     assert "<polygon" not in profile
 
@@ -153,13 +156,14 @@ def test_a_path_keeps_its_order_and_names_its_ends():
     assert line.points[2].label.startswith("epoch 2 · first principal direction −0.7491 ·")
     low, high = figure.chart.x_range
     assert low < result.first.min() < result.first.max() < high
-    svg = str(figure.chart.svg())
-    assert [name for name in result.snapshots if f">{name}</text>" in svg] == ["epoch 0", "epoch 5"]
-    assert svg.count('class="end"') == 2
+    drawn = str(svg(figure.chart))
+    named = [name for name in result.snapshots if f">{name}</text>" in drawn]
+    assert named == ["epoch 0", "epoch 5"]
+    assert drawn.count('class="end"') == 2
     assert figure.rows[1][0] == "epoch 1"
     angle = by_field(result)["angle"].chart
     assert angle.lines[0].ends == ("epoch 0", "epoch 4")  # the last has no angle
-    one = str(by_field(trajectory(1))["second"].chart.svg())
+    one = str(svg(by_field(trajectory(1))["second"].chart))
     assert one.count('class="end"') == one.count(">epoch 0</text>") == 1
     assert "nan" not in one
 
@@ -198,14 +202,14 @@ def test_who_has_nothing_to_draw_is_named():
 
 
 def test_a_single_mini_batch_has_no_interval_in_words():
-    said = " ".join(sentences(replace(hessian(), nep_interval=None, ape_interval=None)))
+    said = " ".join(replace(hessian(), nep_interval=None, ape_interval=None).findings())
     assert "(NEP) the positive ones" in said
     assert "(APE)" in said
     assert "unknown" not in said
 
 
 def test_words_say_what_the_numbers_are():
-    said = " ".join(sentences(hessian(10.0, 0.2)))
+    said = " ".join(hessian(10.0, 0.2).findings())
     for words in (
         "20 % of the eigenvalues of largest magnitude are negative",
         "negative (NEP, 95 % interval 10 % to 40 %)",
@@ -221,17 +225,17 @@ def test_words_say_what_the_numbers_are():
     quiet = replace(
         hessian(), left_out=(), unfinished=0, ape=None, ape_interval=None, weight_decay=0.0
     )
-    said = " ".join(sentences(quiet))
+    said = " ".join(quiet.findings())
     assert "there is no mean of positive ones (APE)" in said
     assert "without weight decay" in said
     assert "converged" not in said
     assert "without a gradient" not in said
     many = replace(hessian(), left_out=tuple(f"p{k}" for k in range(9)))
-    assert "p4, p5 and 3 more" in " ".join(sentences(many))
+    assert "p4, p5 and 3 more" in " ".join(many.findings())
 
 
 def test_words_of_landscapes_and_paths():
-    said = " ".join(sentences(landscape()))
+    said = " ".join(landscape().findings())
     for words in (
         "the NLL at the weights themselves is 0.3, the accuracy 91 %",
         "1 of 121 cells have a loss that is no finite number",
@@ -239,15 +243,15 @@ def test_words_of_landscapes_and_paths():
         "1,200 parameters move, 2 tensors stay as they are: norm.weight, norm.bias",
     ):
         assert words in said
-    assert "finite in all 121 cells" in " ".join(sentences(replace(landscape(), not_finite=0)))
-    said = " ".join(sentences(trajectory()))
+    assert "finite in all 121 cells" in " ".join(replace(landscape(), not_finite=0).findings())
+    said = " ".join(trajectory().findings())
     for words in (
         "the plane holds 87.5 % of how the weights vary over 6 snapshots (75 % and 12.5 %)",
         "the path is 6 long, and 3 from its first point to its last (straightness 0.5",
         "its turns add up to 180°",
     ):
         assert words in said
-    assert sentences(trajectory(1)) == ["the weights do not move over 1 snapshot"]
+    assert trajectory(1).findings() == ["the weights do not move over 1 snapshot"]
 
 
 def test_the_page_tells_of_all_three():

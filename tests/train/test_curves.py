@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from retinoscope.core.errors import UnreadableFile
-from retinoscope.plots import plot, training
+from retinoscope.plots import plot
 from retinoscope.train.curves import LearningCurves, read_curves
 from train.by_hand import ROWS, log, write_training
 from train.by_hand import training as as_asked
@@ -144,5 +144,5 @@ def test_figures_for_papers_show_the_results_own_numbers(tmp_path):
     assert list(ax.lines[0].get_xdata()) == [2.0, 2.0]  # the end of the warm-up
     assert [text.get_text() for text in ax.get_legend().get_texts()] == ["train", "test"]
     np.testing.assert_array_equal(
-        training.plot_accuracy(found).lines[-1].get_ydata(), found.accuracy
+        plot(found, field="accuracy").lines[-1].get_ydata(), found.accuracy
     )

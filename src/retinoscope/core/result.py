@@ -6,10 +6,11 @@ import hashlib
 import io
 import json
 from collections.abc import Mapping
-from dataclasses import MISSING, Field, dataclass, field, fields, make_dataclass
+from dataclasses import MISSING, Field, asdict, dataclass, field, fields, make_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, dataclass_transform
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar, dataclass_transform
 
+from retinoscope.core.coverage import Coverage, by_kind
 from retinoscope.core.errors import UnreadableFile
 from retinoscope.core.files import write_atomically
 
@@ -32,29 +33,47 @@ def axes(
     y: str = "",
     points: str = "",
     figure: bool = True,
+    draw: Literal["", "matrix", "images"] = "",
+    colours: Literal["sequential", "diverging"] = "sequential",
+    limits: tuple[float, float] | None = None,
+    row_groups: str = "",
+    column_groups: str = "",
+    shade: str = "",
 ) -> Any:
     """A field that holds an array with one axis per name.
 
-    Figures and tables take their labels from here.
+    Figures and tables are made from this alone: it is saved with the result, so neither the page
+    nor matplotlib needs the class. The shape says what is drawn: a value or a curve per unit, a
+    curve, bars (``rows``), a map (``y``); ``draw`` asks for a matrix or images instead. Arguments
+    that end in "field" take the name of another field of the same result.
 
     Args:
         names: What each axis counts; ``unit`` stands for the units of the anatomy.
         unit: Of the values.
         title: What the array shows, in a few words.
-        x: The field with the places along the last axis.
-        error: The field with the standard errors.
+        x: Coordinates along the last axis: a field.
+        error: Standard errors: a field.
         changes: For what each unit does to its input: to what, in words.
-        rows: The field with the names of the places along the first axis; units have theirs.
-        y: The field with the places along the first of two axes: the array is a map.
-        points: The field with the names of the places along the last axis.
-        marks: The field with places along the last axis that should be seen, and words for each.
-        figure: Whether it is worth a picture of its own.
+        rows: Names along the first axis: a field; units have theirs. Captions of images.
+        y: Coordinates along the first of two axes: a field. The array is a map.
+        points: Names along the last axis: a field; units have theirs.
+        marks: Coordinates along the last axis to mark, each with words: a field.
+        figure: Whether it has a figure of its own.
+        draw: ``matrix`` for a heat map with named rows and columns; ``images`` for a strip of
+            images (N, H, W), coloured by value, or (N, H, W, 3), red, green and blue from 0 to 1.
+        colours: Of a map, a matrix or images: from dark to light, or to either side of 0.
+        limits: Values at the ends of the colours; from the values if not given.
+        row_groups: A group for each row of a matrix: a field; a border is drawn where it changes.
+            Units have their stages.
+        column_groups: The same for columns.
+        shade: Values that colour the points of a path: a field.
     """
     return field(
         metadata={
             "axes": names, "unit": unit, "title": title, "x": x, "error": error,
             "changes": changes, "rows": rows, "marks": marks, "y": y, "points": points,
-            "figure": figure,
+            "figure": figure, "draw": draw, "colours": colours, "limits": limits,
+            "row_groups": row_groups, "column_groups": column_groups, "shade": shade,
         }
     )  # fmt: skip
 
@@ -65,15 +84,48 @@ def answer(cls: type[T]) -> type[T]:
     return dataclass(frozen=True, eq=False, repr=False, kw_only=True)(cls)
 
 
+class _Covered:
+    """An entry of a result's coverage as an attribute; empty where it does not speak of units.
+
+    Unlike a property, it gives way to a field of the same name in a class of the user's own.
+    """
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, result: Result | None, owner: type) -> Any:
+        if result is None:  # dataclasses would take what is returned here for a default
+            raise AttributeError(self.name)
+        return () if result.coverage is None else getattr(result.coverage, self.name)
+
+
 @answer
 class Result:
-    """The base of all answers: one level of subclasses, which add fields only."""
+    """The base of all answers: one level of subclasses, which add fields and findings only."""
 
     probe: ClassVar[str] = ""
     schema: ClassVar[int] = 1
 
     protocol: Mapping[str, Any] = field(default_factory=dict)
     """Model, weights, data, split, augmentation, precision, settings, versions."""
+    coverage: Coverage | None = None
+    """Which units it speaks of; None where it speaks of the network as a whole."""
+
+    units = _Covered()
+    kinds = _Covered()
+    stages = _Covered()
+    subsamples = _Covered()
+    skipped = _Covered()
+
+    def findings(self) -> list[str]:
+        """What it says, as parts of a sentence each, the most important first.
+
+        Unless a class says more: what each kind of unit does, where an array has ``changes``.
+        """
+        for name, described in self.described().items():
+            if changed := described.metadata["changes"]:
+                return by_kind(self.kinds, self.subsamples, getattr(self, name), changed)
+        return []
 
     def arrays(self) -> dict[str, np.ndarray]:
         """The arrays by the names of their fields."""
@@ -81,7 +133,9 @@ class Result:
 
     def values(self) -> dict[str, Any]:
         """Everything else, as plain values."""
-        return {f.name: getattr(self, f.name) for f in fields(self) if "axes" not in f.metadata}
+        plain = {f.name: getattr(self, f.name) for f in fields(self) if "axes" not in f.metadata}
+        covered = plain.pop("coverage")
+        return plain if covered is None else plain | {"coverage": asdict(covered)}
 
     @classmethod
     def described(cls) -> dict[str, Field[Any]]:
@@ -119,7 +173,7 @@ class Result:
         packed = pack(self.arrays())
         described = {name: dict(f.metadata) for name, f in self.described().items()}
         plain = {"probe": self.probe, "schema": self.schema, "described": described}
-        plain |= self.values()
+        plain |= {"findings": self.findings()} | self.values()
         plain["sha256"] = seal(plain, packed)
         text = json.dumps(plain, indent=1, ensure_ascii=False, allow_nan=False)
         write_atomically(folder / f"{stem}.npz", packed)
@@ -137,12 +191,15 @@ class Result:
                 f"{str(path)!r} holds {found[0]} of schema {found[1]}, but this version reads "
                 f"{cls.probe} of schema {cls.schema}. {_AGAIN}"
             )
-        plain.pop("described")
+        del plain["described"]
+        plain.pop("findings", None)
         return cls._from(plain, unpack(packed), path)
 
     @classmethod
     def _from(cls, plain: Mapping[str, Any], arrays: Mapping[str, np.ndarray], path: Path) -> Self:
-        values = {k: _frozen(v) if k != "protocol" else v for k, v in plain.items()}
+        values = {k: _frozen(v) if k != "protocol" else v for k, v in _lifted(plain, cls).items()}
+        if (covered := values.get("coverage")) is not None:
+            values["coverage"] = Coverage(**{k: _frozen(v) for k, v in covered.items()})
         given: dict[str, Any] = values | dict(arrays)
         expected = {f.name for f in fields(cls)}
         optional = {
@@ -163,13 +220,27 @@ def load_described(folder: Path, stem: str) -> Result:
     path = folder / f"{stem}.json"
     plain, packed = _read(path)
     probe, schema, described = (plain.pop(k) for k in ("probe", "schema", "described"))
+    said = plain.pop("findings", None)
+    plain = _lifted(plain, Result)
     columns = [(name, Any, field(metadata=about)) for name, about in described.items()]
-    values = [(name, Any) for name in plain if name != "protocol"]
+    values = [(name, Any) for name in plain if name not in ("protocol", "coverage")]
+    own: dict[str, Any] = {"probe": probe, "schema": schema}
+    if said is not None:  # older files do not have them
+        own["findings"] = lambda self: [str(words) for words in said]
     made = make_dataclass(
         f"{probe}_result", [*values, *columns], bases=(Result,), frozen=True, eq=False,
-        repr=False, kw_only=True, namespace={"probe": probe, "schema": schema},
+        repr=False, kw_only=True, namespace=own,
     )  # fmt: skip
     return made._from(plain, unpack(packed), path)
+
+
+def _lifted(plain: Mapping[str, Any], cls: type[Result]) -> dict[str, Any]:
+    """The values of a file whose coverage was five fields, as they are saved today."""
+    names = {f.name for f in fields(Coverage)}
+    if "coverage" in plain or not names <= set(plain) or names & {f.name for f in fields(cls)}:
+        return dict(plain)
+    rest = {k: v for k, v in plain.items() if k not in names}
+    return rest | {"coverage": {k: plain[k] for k in names}}
 
 
 def _read(path: Path) -> tuple[dict[str, Any], bytes]:

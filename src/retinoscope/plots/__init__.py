@@ -1,4 +1,4 @@
-"""One figure per file; the only room that imports matplotlib."""
+"""Figures with matplotlib, for papers and notebooks."""
 
 from __future__ import annotations
 
@@ -12,8 +12,17 @@ if TYPE_CHECKING:
     from retinoscope.core.result import Result
 
 
-def plot(result: Result, ax: Axes | None = None) -> Axes:
-    """Draw a result: as its own file here says, or from the axes that it declares."""
+def plot(result: Result, ax: Axes | None = None, field: str | None = None) -> Axes:
+    """Draw one array of a result, as its field declares it and as the page shows it.
+
+    Args:
+        result: What was measured.
+        ax: Where to draw; axes of a new figure if not given.
+        field: Which array; the first that has a figure if not given, or what the file of the
+            probe's name in this room draws, if there is one.
+    """
     own = f"{__name__}.{result.probe}"
-    name = own if find_spec(own) else f"{__name__}.declared"
-    return import_module(name).plot(result, ax)
+    if field is None and find_spec(own):
+        return import_module(own).plot(result, ax)
+    declared = import_module(f"{__name__}.declared")
+    return declared.plot(result, ax, field)

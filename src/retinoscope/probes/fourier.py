@@ -37,13 +37,7 @@ class FourierResult(Result):
     probe: ClassVar[str] = "fourier"
     schema: ClassVar[int] = 1
 
-    units: tuple[str, ...]
-    kinds: tuple[str, ...]
-    stages: tuple[int | None, ...]
-    subsamples: tuple[bool, ...]
     images: int
-    skipped: tuple[tuple[str, str], ...]
-    """Units that could not be measured, and why."""
     frequency: np.ndarray = axes("unit", "frequency", unit="π rad/px", figure=False)
     log_amplitude: np.ndarray = axes(
         "unit", "frequency", unit="Δ log amplitude", x="frequency", error="log_amplitude_error",
@@ -144,7 +138,7 @@ class Fourier:
         )
         tops = [_top(mean.value) for mean in level]
         return FourierResult(
-            **covered(anatomy, {unit.name for unit in measured}),
+            coverage=covered(anatomy, {unit.name for unit in measured}),
             images=max((mean.count for mean in level), default=0),
             frequency=padded(self._frequencies(unit) / np.pi for unit in measured),
             log_amplitude=padded(mean.value for mean in level),

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from retinoscope.core import wording
 from retinoscope.core.anatomy import Anatomy
 from retinoscope.core.context import Context
 from retinoscope.core.coverage import covered
@@ -51,12 +52,6 @@ class HessianResult(Result):
     probe: ClassVar[str] = "hessian"
     schema: ClassVar[int] = 1
 
-    units: tuple[str, ...]
-    kinds: tuple[str, ...]
-    stages: tuple[int | None, ...]
-    subsamples: tuple[bool, ...]
-    skipped: tuple[tuple[str, str], ...]
-    """Units that have no parameters of their own, and why."""
     images: int
     parameters: int
     left_out: tuple[str, ...]
@@ -111,6 +106,47 @@ class HessianResult(Result):
         "block", unit="share of negative eigenvalues", rows="blocks",
         title="Which part of the network is not convex",
     )  # fmt: skip
+
+    def findings(self) -> list[str]:
+        """Signs and sizes of the eigenvalues, the trace, and what was left out."""
+        import numpy as np
+
+        found = wording.count(int(np.isfinite(self.eigenvalues).sum()), "eigenvalue")
+        batches = wording.count(len(self.eigenvalues), "mini-batch", "es")
+        least, most = np.nanmin(self.eigenvalues), np.nanmax(self.eigenvalues)
+        error = ""
+        if self.trace_error is not None:
+            error = f" ± {wording.number(self.trace_error)} (standard error)"
+        said = [
+            *self._signs(),
+            f"found: {found} of {batches}, from {wording.number(least)} to {wording.number(most)}, "
+            f"by {wording.count(self.products, 'product')} of Hessian and vector",
+            f"the trace of the NLL's Hessian is {wording.number(self.trace)}{error}",
+            wording.weight_decay_words(self.weight_decay),
+        ]
+        if self.left_out:
+            said.append(
+                f"{wording.count(len(self.left_out), 'tensor')} without a gradient took no part: "
+                f"{wording.listed(self.left_out)}"
+            )
+        if self.unfinished:
+            said.append(
+                f"{self.unfinished} of the eigenvalues had not converged when the products ran "
+                "out: allow more of them"
+            )
+        return said
+
+    def _signs(self) -> list[str]:
+        if self.nep is None:
+            return ["only one end of the spectrum was looked at, which gives neither NEP nor APE"]
+        return [
+            f"{wording.percent(self.nep)} of the eigenvalues of largest magnitude are negative (NEP"
+            f"{wording.interval(self.nep_interval, wording.percent)})",
+            "none of them is positive, so there is no mean of positive ones (APE)"
+            if self.ape is None
+            else f"the positive ones are {wording.number(self.ape)} on average (APE"
+            f"{wording.interval(self.ape_interval)})",
+        ]
 
 
 @dataclass(frozen=True)
@@ -341,7 +377,7 @@ class Hessian:
         values = np.stack([p["values"] for p in partials]) + decay
         blocks = np.stack([p["block_values"] for p in partials], axis=1) + decay
         return HessianResult(
-            **_coverage(anatomy, names),
+            coverage=covered(anatomy, names, "it has no parameters of its own"),
             images=int(images.sum()),
             parameters=int(partials[0]["parameters"]),
             left_out=tuple(partials[0]["left_out"].tolist()),
@@ -369,9 +405,3 @@ class Hessian:
 def _in_order(anatomy: Anatomy, names: Sequence[str], traces: np.ndarray) -> np.ndarray:
     """The columns of traces in the order of the units."""
     return traces[:, [names.index(unit.name) for unit in anatomy if unit.name in names]]
-
-
-def _coverage(anatomy: Anatomy, names: Sequence[str]) -> dict[str, Any]:
-    about = covered(anatomy, names)
-    without = [unit for unit in anatomy if unit.name not in names]
-    return about | {"skipped": tuple((u.name, "it has no parameters of its own") for u in without)}

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from retinoscope.core import wording
 from retinoscope.core.anatomy import Anatomy
 from retinoscope.core.context import Context
 from retinoscope.core.errors import NotApplicable, RetinoscopeError
@@ -67,6 +68,24 @@ class LandscapeResult(Result):
         "direction", "distance", unit="NLL (nats)", x="distance", rows="directions",
         title="Negative log-likelihood along each direction",
     )  # fmt: skip
+
+    def findings(self) -> list[str]:
+        """The loss in the middle, where it is not finite, and what moved."""
+        cells, holes = wording.count(self.nll.size, "cell"), self.not_finite
+        along = zip(("d", "e"), self.directions, strict=False)
+        said = [
+            f"the NLL at the weights themselves is {wording.number(self.centre_nll)}, the accuracy "
+            f"{wording.percent(self.centre_accuracy)}",
+            f"{holes} of {cells} have a loss that is no finite number"
+            if holes
+            else f"the loss is finite in all {cells}",
+            "; ".join(f"direction {letter}: {words}" for letter, words in along),
+            f"{wording.count(self.moved, 'parameter')} move, "
+            f"{wording.count(len(self.kept), 'tensor')} stay as they are"
+            f"{': ' if self.kept else ''}{wording.listed(self.kept)}",
+            wording.weight_decay_words(self.weight_decay),
+        ]
+        return [words for words in said if words]
 
 
 @dataclass(frozen=True)

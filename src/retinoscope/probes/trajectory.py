@@ -9,10 +9,12 @@ how much it turns, in numbers that no choice of a plane can bend.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from retinoscope.core import wording
 from retinoscope.core.anatomy import Anatomy
 from retinoscope.core.context import Context
 from retinoscope.core.probe import IMAGES, Images, Needs, Partial, Piece, labelled_images
@@ -53,6 +55,7 @@ class TrajectoryResult(Result):
     first: np.ndarray = axes("snapshot", unit="first principal direction", figure=False)
     second: np.ndarray = axes(
         "snapshot", unit="second principal direction", x="first", points="snapshots",
+        shade="nll",
         title="The path of the weights in its principal plane",
     )  # fmt: skip
     nll: np.ndarray = axes(
@@ -69,6 +72,25 @@ class TrajectoryResult(Result):
     )  # fmt: skip
     step_length: np.ndarray = axes("step", unit="distance", figure=False)
     turn: np.ndarray = axes("step", unit="rad", figure=False)
+
+    def findings(self) -> list[str]:
+        """How much of the path the plane shows, and how straight it is."""
+        snapshots = wording.count(len(self.snapshots), "snapshot")
+        if self.explained is None:
+            return [f"the weights do not move over {snapshots}"]
+        first, second = self.explained
+        straight = "unknown" if self.straightness is None else wording.number(self.straightness)
+        said = [
+            f"the plane holds {wording.percent(first + second)} of how the weights vary over "
+            f"{snapshots} ({wording.percent(first)} and {wording.percent(second)})"
+            f"{'; three points always lie in a plane' * (len(self.snapshots) <= 3)}",
+            f"the path is {wording.number(self.path_length)} long, and "
+            f"{wording.number(self.distance)} from its first point to its last (straightness "
+            f"{straight}, where 1 is a straight line)",
+        ]
+        if self.turning is not None:
+            said.append(f"its turns add up to {wording.number(math.degrees(self.turning))}°")
+        return [*said, wording.weight_decay_words(self.weight_decay)]
 
 
 @dataclass(frozen=True)

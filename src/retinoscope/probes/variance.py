@@ -28,13 +28,7 @@ class VarianceResult(Result):
     probe: ClassVar[str] = "variance"
     schema: ClassVar[int] = 1
 
-    units: tuple[str, ...]
-    kinds: tuple[str, ...]
-    stages: tuple[int | None, ...]
-    subsamples: tuple[bool, ...]
     images: int
-    skipped: tuple[tuple[str, str], ...]
-    """Units that could not be measured, and why."""
     variance: np.ndarray = axes(
         "unit", unit="feature-map variance", error="variance_error",
         title="Variance over positions after each unit, by depth",
@@ -98,7 +92,7 @@ class Variance:
             for what in ("level", "step")
         )
         return VarianceResult(
-            **covered(anatomy, measured),
+            coverage=covered(anatomy, measured),
             images=max((mean.count for mean in level), default=0),
             variance=np.array([mean.value for mean in level]),
             variance_error=np.array([mean.error for mean in level]),

@@ -8,8 +8,8 @@ from markupsafe import Markup
 
 from retinoscope.core.anatomy import Anatomy
 from retinoscope.core.unit import Unit
-from retinoscope.plots.bands import BANDS
-from retinoscope.report.markup import tag
+from retinoscope.figures.colours import BANDS
+from retinoscope.report.svg.markup import tag
 
 _BOX, _GAP, _OCTAVE, _HEIGHT = 14.0, 3.0, 9.0, 104.0
 

@@ -22,12 +22,15 @@ from retinoscope import __version__
 from retinoscope.core.errors import RunFolderError
 from retinoscope.core.files import write_atomically
 from retinoscope.core.result import Result
-from retinoscope.plots.bands import BANDS
+from retinoscope.figures.colours import BANDS
+from retinoscope.figures.compare import side_by_side
+from retinoscope.figures.describe import figures
+from retinoscope.figures.figure import Figure, Map
 from retinoscope.report.anatomy_picture import anatomy_picture
 from retinoscope.report.collect import Examined, Measured, collect
-from retinoscope.report.figures import Figure, figures, side_by_side
-from retinoscope.report.map_chart import MapChart
-from retinoscope.report.words import protocol_in_brief, protocol_lines, sentences
+from retinoscope.report.svg import svg
+from retinoscope.report.svg.surface import surface
+from retinoscope.report.words import protocol_in_brief, protocol_lines
 
 
 @dataclass(frozen=True)
@@ -199,7 +202,7 @@ def _section(anchor: str, name: str, members: Sequence[tuple[Examined, Measured]
             )
             for f in fields
         ],
-        [(subject, sentences(result)) for subject, result in results],
+        [(subject, result.findings()) for subject, result in results],
         [(subject, protocol_lines(result.protocol)) for subject, result in results],
         [
             (subject, f"{name}-{place}.json", _address("application/json", as_json(result)))
@@ -214,13 +217,13 @@ def _row(members: Sequence[tuple[str, Result, Figure]], without: Sequence[str]) 
     same = len(set(briefs)) == 1
     panels = []
     for place, ((subject, result, figure), chart) in enumerate(zip(members, charts, strict=True)):
-        svg = chart.svg()
+        drawn = svg(chart)
         panels.append(
             Panel(
-                subject, "" if same else briefs[place], figure, svg,
-                chart.surface() if isinstance(chart, MapChart) else Markup(""),
+                subject, "" if same else briefs[place], figure, drawn,
+                surface(chart) if isinstance(chart, Map) else Markup(""),
                 _address("text/csv", _csv(figure)),
-                _address("image/svg+xml", str(svg)),
+                _address("image/svg+xml", str(drawn)),
                 f"{result.probe}-{figure.field}-{place}",
             )
         )  # fmt: skip
@@ -230,7 +233,8 @@ def _row(members: Sequence[tuple[str, Result, Figure]], without: Sequence[str]) 
 def as_json(result: Result) -> str:
     """A result as JSON for other programs; what is no number is null."""
     arrays = {name: _nullable(array.tolist()) for name, array in result.arrays().items()}
-    plain = {"probe": result.probe, "schema": result.schema} | result.values() | arrays
+    head = {"probe": result.probe, "schema": result.schema, "findings": result.findings()}
+    plain = head | result.values() | arrays
     return json.dumps(plain, ensure_ascii=False, indent=1, allow_nan=False)
 
 
@@ -267,14 +271,13 @@ def _table(subject: Examined) -> list[dict[str, Any]]:
     rows = []
     for measured in subject.measured:
         result, note = measured.result, measured.note
-        skipped = getattr(result, "skipped", ())
         rows.append({
             "subject": subject.name, "probe": result.probe, "status": "measured",
             "images": str(getattr(result, "images", result.protocol.get("images", ""))),
-            "units": str(len(getattr(result, "units", ())) or ""),
+            "units": str(len(result.units) or ""),
             "pieces": str(note.get("pieces", "")), "seconds": str(note.get("seconds", "")),
             "remarks": [
-                *(f"unit {unit} not measured: {why}" for unit, why in skipped),
+                *(f"unit {unit} not measured: {why}" for unit, why in result.skipped),
                 *(f"done again: {text}" for text in note.get("redone", ())),
                 *note.get("notices", ()),
             ],

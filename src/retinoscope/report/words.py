@@ -1,46 +1,14 @@
-"""Results and protocols in plain sentences."""
+"""Protocols in plain words."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from retinoscope.core.result import Result
-from retinoscope.report.findings import findings
 
-_NEVER = ("stem", "head")
 _LEARNED = ("tested on", "epochs", "recipe")
 """What only the protocol of a training has."""
-
-
-def sentences(result: Result) -> list[str]:
-    """All that is said of a result: what its probe finds worth saying, and of kinds of units."""
-    return [*findings(result), *by_kind(result)]
-
-
-def by_kind(result: Result) -> list[str]:
-    """For each kind of unit, how many lower what is measured; empty where there are no steps.
-
-    Units that subsample are left out: behind them the maps are others.
-    """
-    described = result.described()
-    name = next((n for n, f in described.items() if f.metadata["changes"]), None)
-    if name is None:
-        return []
-    steps, changed = getattr(result, name), described[name].metadata["changes"]
-    kinds, subsamples = np.array(getattr(result, "kinds", ())), getattr(result, "subsamples", ())
-    counted = np.isfinite(steps) & ~np.array(subsamples, dtype=bool)
-    said = []
-    for kind in dict.fromkeys(kinds.tolist()):
-        own = steps[counted & (kinds == kind)]
-        if own.size and kind not in _NEVER:
-            said.append(
-                f"{(own < 0).sum()} of {own.size} {kind.replace('_', ' ')} units lower {changed} "
-                f"(median step {np.median(own):+.3g})".replace("-", "−")
-            )
-    return said
 
 
 def protocol_lines(protocol: Mapping[str, Any]) -> list[tuple[str, str]]:

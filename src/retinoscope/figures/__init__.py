@@ -1,0 +1,1 @@
+"""What figures show, as plain data made from results; the page and matplotlib draw the same."""

@@ -1,0 +1,65 @@
+"""Charts side by side, or one over the other: with the same axes and colours where that helps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from retinoscope.figures.figure import Bars, Chart, Colour, Images, Lines, Map, Matrix, value_range
+from retinoscope.figures.scale import common_scale
+
+_COLOURED = (Map, Matrix, Images)
+
+
+def side_by_side(charts: Sequence[Chart]) -> tuple[list[Chart], str]:
+    """The same charts with the same axes or colours, and words where that would flatten some."""
+    lines = [chart for chart in charts if isinstance(chart, Lines)]
+    bars = [chart for chart in charts if isinstance(chart, Bars)]
+    coloured = [c for c in charts if isinstance(c, _COLOURED) and not _plain(c)]
+    y = common_range([value_range(chart.lines, chart.zero) for chart in lines])
+    x = common_range([chart.x_range for chart in lines], 12.0)
+    length = common_range([chart.range() for chart in bars])
+    scale = None
+    if coloured:
+        first = coloured[0]
+        scale = common_scale([c.values for c in coloured], first.diverging, first.limits)
+    alike: list[Chart] = []
+    for chart in charts:
+        if isinstance(chart, Lines):
+            alike.append(replace(chart, y_range=y, x_range=x or chart.x_range))
+        elif isinstance(chart, Bars):
+            alike.append(replace(chart, x_range=length))
+        else:
+            alike.append(replace(chart, scale=None if _plain(chart) else scale))
+    own = [axis for axis, found in (("x", x), ("y", y)) if lines and found is None]
+    own += ["x"] if bars and length is None else []
+    own = [f"{' and '.join(own)} axis"] if own else []
+    own += ["colours"] if coloured and scale is None else []
+    note = f"Each chart has its own {' and '.join(own)}: one scale for all would flatten some."
+    return alike, note if own else ""
+
+
+def overlaid(charts: Sequence[Lines], names: Sequence[str]) -> Lines:
+    """The single lines of several charts in one, each with a colour and a name of its own."""
+    lines = [
+        replace(chart.lines[0], colour=Colour("categorical", place), name=name)
+        for place, (chart, name) in enumerate(zip(charts, names, strict=True))
+    ]
+    spans = [chart.x_range for chart in charts]
+    x_range = min(span[0] for span in spans), max(span[1] for span in spans)
+    return replace(charts[0], lines=lines, x_range=x_range, y_range=None, legend=True)
+
+
+def common_range(
+    ranges: Sequence[tuple[float, float]], times: float = 4.0
+) -> tuple[float, float] | None:
+    """One range for charts side by side; None where it is so many times as wide as one of them."""
+    if not ranges:
+        return None
+    low, high = min(r[0] for r in ranges), max(r[1] for r in ranges)
+    narrowest = min(r[1] - r[0] for r in ranges)
+    return (low, high) if high - low <= times * narrowest else None
+
+
+def _plain(chart: Chart) -> bool:
+    return isinstance(chart, Images) and chart.plain

@@ -1,0 +1,151 @@
+"""Which values colours tell apart: ends, clipping, logarithm, round numbers and iso-lines."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+_TIMES = 5.0
+"""How far above the lowest value colours go, in distances from there to the median.
+
+A bowl is about 3 medians high at the corners of a square, so only what explodes is clipped.
+"""
+_EXPLODES = 20.0
+"""How many times the quartiles' heights differ where only a logarithm shows both."""
+_ROUNDING = 1e-6
+"""A share of the scale by which a value may lie beyond its end unmentioned."""
+
+
+@dataclass(frozen=True)
+class Scale:
+    """A range of values as shares from 0 to 1."""
+
+    low: float
+    high: float
+    log: bool = False
+    clipped: bool = False
+    """Whether there are values beyond its ends."""
+    diverging: bool = False
+    """Whether colours go to either side of the middle."""
+
+    @classmethod
+    def of(
+        cls,
+        values: np.ndarray,
+        diverging: bool = False,
+        limits: Sequence[float] | None = None,
+    ) -> Scale:
+        """The scale of all finite values; a few very large ones do not make the others alike."""
+        finite = np.asarray(values, dtype=float)[np.isfinite(values)]
+        if limits is not None:
+            low, high = map(float, limits)
+            room = _ROUNDING * (high - low)
+            beyond = bool(((finite < low - room) | (finite > high + room)).any())
+            return cls(low, high, clipped=beyond, diverging=diverging)
+        if diverging:
+            return cls._around_zero(np.abs(finite))
+        if not finite.size:
+            return cls(0.0, 1.0)
+        low, quarter, middle, most, high = np.quantile(finite, (0, 0.25, 0.5, 0.75, 1)).tolist()
+        log = low > 0 and most - low > _EXPLODES * (quarter - low) > 0
+        if log:
+            limit = low * (middle / low) ** min(_TIMES, 300 / max(1.0, math.log10(middle / low)))
+        else:
+            limit = low + _TIMES * (middle - low)
+        if low < limit < high:
+            return cls(low, limit, log, True)
+        return cls(low, high if high > low else low + (0.1 * abs(low) or 0.1), log)
+
+    @classmethod
+    def _around_zero(cls, sizes: np.ndarray) -> Scale:
+        if not sizes.size or not sizes.any():
+            return cls(-1.0, 1.0, diverging=True)
+        high, limit = float(sizes.max()), _TIMES * float(np.median(sizes))
+        end = limit if 0 < limit < high else high
+        return cls(-end, end, clipped=end < high, diverging=True)
+
+    @property
+    def table(self) -> Literal["sequential", "diverging"]:
+        """Which colours it takes."""
+        return "diverging" if self.diverging else "sequential"
+
+    def share(self, values: np.ndarray) -> np.ndarray:
+        """From 0 to 1; clipped values lie beyond, and what is not finite is NaN."""
+        values = np.where(np.isfinite(values), values, np.nan)
+        if self.log:
+            return np.log(values / self.low) / math.log(self.high / self.low)
+        return (values - self.low) / (self.high - self.low)
+
+    def levels(self) -> list[float]:
+        """Round values for iso-lines and the numbers beside the colours."""
+        if not self.log:
+            return ticks(self.low, self.high, 8)
+        first, last = math.floor(math.log10(self.low)), math.ceil(math.log10(self.high))
+        digits = (1, 2, 5) if last - first <= 3 else (1,)
+        every = max(1, (last - first) // 8)
+        rounds = [d * 10.0**e for e in range(first, last + 1, every) for d in digits]
+        return [v for v in rounds if self.low <= v <= self.high]
+
+
+def common_scale(
+    arrays: Sequence[np.ndarray],
+    diverging: bool = False,
+    limits: Sequence[float] | None = None,
+    times: float = 4.0,
+) -> Scale | None:
+    """One scale for arrays side by side; None where one of them would have a single colour."""
+    if not arrays:
+        return None
+    everything = np.concatenate([values.ravel() for values in arrays])
+    scale = Scale.of(everything, diverging, limits)
+    for values in arrays:
+        own = Scale.of(values, diverging, limits)
+        ends = scale.share(np.array([own.low, own.high]))
+        if np.isfinite(values).any() and times * (min(1.0, ends[1]) - ends[0]) < 1:
+            return None
+    return scale
+
+
+def ticks(low: float, high: float, about: int = 5) -> list[float]:
+    """Round numbers between two ends.
+
+    Example:
+        >>> ticks(-0.1, 1.05)
+        [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]
+    """
+    if not (math.isfinite(low) and math.isfinite(high)) or high <= low:
+        return []
+    rough = (high - low) / about
+    size = 10 ** math.floor(math.log10(rough))
+    step = next(size * m for m in (1, 2, 5, 10) if size * m >= rough * 0.8)
+    first = math.ceil(low / step - 1e-9)
+    last = math.floor(high / step + 1e-9)
+    return [float(f"{n * step:.12g}") + 0.0 for n in range(first, last + 1)]
+
+
+def contours(
+    values: np.ndarray, level: float, x: np.ndarray | None = None, y: np.ndarray | None = None
+) -> list[np.ndarray]:
+    """The lines on which ``values`` are ``level``, each as points (n, 2).
+
+    Args:
+        values: One row per y; where one of four neighbours is NaN there is no line between them.
+        level: The value to follow.
+        x: Coordinates of the columns; their indices if not given.
+        y: Coordinates of the rows.
+
+    Example:
+        >>> [line] = contours(np.array([[0.0, 1.0], [0.0, 1.0]]), 0.25)
+        >>> line.tolist()
+        [[0.25, 1.0], [0.25, 0.0]]
+    """
+    from contourpy import contour_generator
+
+    made = contour_generator(
+        x, y, np.ma.masked_invalid(values), name="serial", corner_mask=False
+    )  # fmt: skip
+    return [np.asarray(line) for line in made.lines(level)]

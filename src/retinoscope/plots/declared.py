@@ -1,0 +1,38 @@
+"""A result drawn from what its fields declare."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from retinoscope.core.errors import WrongInput
+from retinoscope.core.result import Result
+from retinoscope.figures.describe import figure
+from retinoscope.figures.figure import Map
+from retinoscope.plots.draw import draw, draw_surface
+
+if TYPE_CHECKING:
+    from mpl_toolkits.mplot3d.axes3d import Axes3D
+
+
+def plot(result: Result, ax: Axes | None = None, field: str | None = None) -> Axes:
+    """One array: the first that has a figure, or that of a field."""
+    described = figure(result, field)
+    ax = draw(described.chart, ax)
+    ax.set_title(described.title, fontsize="small", wrap=True)
+    return ax
+
+
+def plot_surface(result: Result, field: str | None = None, ax3d: Axes3D | None = None) -> Axes3D:
+    """A map as a surface: level where it is clipped, with holes where it is not finite.
+
+    ``ax3d`` comes from ``add_subplot(projection="3d")``.
+    """
+    chart = figure(result, field).chart
+    if not isinstance(chart, Map):
+        raise WrongInput(f"Only a map has a surface; {field or 'the first array'} is none.")
+    ax = ax3d or Figure(figsize=(4.4, 4), layout="constrained").add_subplot(projection="3d")
+    draw_surface(chart, ax)
+    return ax
