@@ -14,8 +14,9 @@ from retinoscope.figures.describe import figures
 from retinoscope.figures.figure import Line, Lines, Point
 from retinoscope.figures.scale import ticks
 from retinoscope.probes.variance import Variance
-from retinoscope.report.build import as_json, build_report
+from retinoscope.report.build import build_report
 from retinoscope.report.collect import collect
+from retinoscope.report.downloads import as_json
 from retinoscope.report.svg import svg
 from retinoscope.run.subject import load_subject
 

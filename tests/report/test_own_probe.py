@@ -2,6 +2,7 @@
 
 import base64
 import importlib.util
+import json
 import re
 import subprocess
 import sys
@@ -103,6 +104,11 @@ def test_a_probe_in_a_users_file_has_its_section_figures_and_sentences(tmp_path)
     assert {(a, b) for a, b in cells} >= {(u, v) for u in result.units for v in result.units}
     (table,) = re.findall(r'download="together-correlation-0.csv" href="[^,]*,([^"]*)"', page)
     assert base64.b64decode(table).decode().startswith("unit,unit,correlation\nstem,stem,1\n")
+    (whole,) = re.findall(r'download="together-0.json" href="[^,]*,([^"]*)"', page)
+    plain = json.loads(base64.b64decode(whole))
+    assert plain["findings"] == result.findings()
+    assert "correlation" in plain
+    assert "maps" not in plain  # images are in the run folder alone
     (found,) = collect([tmp_path / "run"])
     drawn = found.measured[0].result
     assert [f.field for f in figures(drawn)] == ["correlation", "maps", "level"]

@@ -58,7 +58,7 @@ def shade(share: float, table: Table = "sequential") -> str:
 
     Example:
         >>> shade(0.0), shade(0.5, "diverging")
-        ('#440154', '#f6f7f7')
+        ('#440154', '#f7f6f6')
     """
     return _written(table)[min(_STEPS - 1, max(0, int(share * _STEPS)))]
 

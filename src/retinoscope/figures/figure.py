@@ -71,11 +71,6 @@ class Line:
         """``x``, ``y`` or ``error`` of all points."""
         return np.array([getattr(point, name) for point in self.points], dtype=float)
 
-    @property
-    def sure(self) -> bool:
-        """Whether any of its points has a standard error."""
-        return sure(self.points)
-
 
 @dataclass(frozen=True)
 class Band:
@@ -114,7 +109,7 @@ class Lines:
     @property
     def errors(self) -> str:
         """How standard errors are drawn: of a single line; several would hide each other."""
-        return "Shaded" if len(self.lines) == 1 and self.lines[0].sure else ""
+        return "Shaded" if len(self.lines) == 1 and sure(self.lines[0].points) else ""
 
     @property
     def y_limits(self) -> tuple[float, float]:

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import base64
-import csv
 import hashlib
-import io
 import json
-import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -28,6 +25,7 @@ from retinoscope.figures.describe import figures
 from retinoscope.figures.figure import Figure, Map
 from retinoscope.report.anatomy_picture import anatomy_picture
 from retinoscope.report.collect import Examined, Measured, collect
+from retinoscope.report.downloads import address, as_csv, as_json
 from retinoscope.report.svg import svg
 from retinoscope.report.svg.surface import surface
 from retinoscope.report.words import protocol_in_brief, protocol_lines
@@ -167,7 +165,7 @@ def _card(subject: Examined) -> dict[str, Any]:
         "parameters": f"{anatomy.parameters:,}",
         "flops": f"{anatomy.flops:,}",
         "notes": [(unit.name, unit.note) for unit in anatomy.walk() if unit.note],
-        "download": _address("application/json", anatomy.to_json()),
+        "download": address("application/json", anatomy.to_json()),
     }
 
 
@@ -205,7 +203,7 @@ def _section(anchor: str, name: str, members: Sequence[tuple[Examined, Measured]
         [(subject, result.findings()) for subject, result in results],
         [(subject, protocol_lines(result.protocol)) for subject, result in results],
         [
-            (subject, f"{name}-{place}.json", _address("application/json", as_json(result)))
+            (subject, f"{name}-{place}.json", address("application/json", as_json(result)))
             for place, (subject, result) in enumerate(results)
         ],
     )  # fmt: skip
@@ -222,48 +220,12 @@ def _row(members: Sequence[tuple[str, Result, Figure]], without: Sequence[str]) 
             Panel(
                 subject, "" if same else briefs[place], figure, drawn,
                 surface(chart) if isinstance(chart, Map) else Markup(""),
-                _address("text/csv", _csv(figure)),
-                _address("image/svg+xml", str(drawn)),
+                address("text/csv", as_csv(figure)),
+                address("image/svg+xml", str(drawn)),
                 f"{result.probe}-{figure.field}-{place}",
             )
         )  # fmt: skip
     return Row(members[0][2].title, panels, briefs[0] if same else "", note, without)
-
-
-def as_json(result: Result) -> str:
-    """A result as JSON for other programs; what is no number is null."""
-    arrays = {name: _nullable(array.tolist()) for name, array in result.arrays().items()}
-    head = {"probe": result.probe, "schema": result.schema, "findings": result.findings()}
-    plain = head | result.values() | arrays
-    return json.dumps(plain, ensure_ascii=False, indent=1, allow_nan=False)
-
-
-def _nullable(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_nullable(v) for v in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _csv(figure: Figure) -> str:
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(figure.header)
-    writer.writerows([_formula_safe(cell) for cell in row] for row in figure.rows)
-    return buffer.getvalue()
-
-
-def _formula_safe(cell: str) -> str:
-    """Numbers as numbers; a name that a spreadsheet would run as a formula gets a quote first."""
-    plain = cell.replace("−", "-")
-    try:
-        float(plain)
-    except ValueError:
-        return f"'{cell}" if cell[:1] in "=+-@" else cell
-    return plain
-
-
-def _address(kind: str, content: str) -> str:
-    return f"data:{kind};base64,{base64.b64encode(content.encode()).decode()}"
 
 
 def _table(subject: Examined) -> list[dict[str, Any]]:
@@ -273,7 +235,7 @@ def _table(subject: Examined) -> list[dict[str, Any]]:
         result, note = measured.result, measured.note
         rows.append({
             "subject": subject.name, "probe": result.probe, "status": "measured",
-            "images": str(getattr(result, "images", result.protocol.get("images", ""))),
+            "images": str(result.values().get("images", result.protocol.get("images", ""))),
             "units": str(len(result.units) or ""),
             "pieces": str(note.get("pieces", "")), "seconds": str(note.get("seconds", "")),
             "remarks": [

@@ -43,7 +43,7 @@ def protocol_lines(protocol: Mapping[str, Any]) -> list[tuple[str, str]]:
 def protocol_in_brief(result: Result, errors: str) -> str:
     """One line for below a figure; ``errors`` says how it shows standard errors, if it does."""
     protocol = result.protocol
-    measured = getattr(result, "images", protocol.get("images"))
+    measured = result.values().get("images", protocol.get("images"))
     aside = len(protocol.get("set aside", ()))
     lost = f" ({aside} more could not be read)" if aside else ""
     augmented = _plain(protocol.get("augmentation")) or "not augmented"
