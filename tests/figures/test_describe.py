@@ -10,6 +10,7 @@ from retinoscope.figures.compare import overlaid, side_by_side
 from retinoscope.figures.describe import figure, figures
 from retinoscope.figures.figure import Images, Matrix, scale_of
 from retinoscope.figures.scale import Scale
+from retinoscope.probes.trajectory import TrajectoryResult
 from retinoscope.probes.variance import VarianceResult
 
 RESULT = made_up(SimilarityResult)
@@ -70,6 +71,16 @@ def test_matrices_and_images_side_by_side_share_their_colours():
         assert note == ""
         assert charts[0].scale == charts[1].scale
         assert (charts[0].scale is None) == (field == "photos")  # these have their own colours
+
+
+def test_paths_side_by_side_share_their_colours():
+    first, second = made_up(TrajectoryResult), made_up(TrajectoryResult, seed=1)
+    charts, note = side_by_side([figure(r, "second").chart for r in (first, second)])
+    shadings = [chart.lines[0].shading for chart in charts]
+    np.testing.assert_array_equal(shadings[1].values, second.nll)
+    assert shadings[0].scale == shadings[1].scale
+    assert shadings[0].scale.high == max(first.nll.max(), second.nll.max())
+    assert note == ""
 
 
 def test_what_has_no_figure_by_itself_can_be_asked_for():

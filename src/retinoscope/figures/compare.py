@@ -5,8 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from retinoscope.figures.figure import Bars, Chart, Colour, Images, Lines, Map, Matrix, value_range
-from retinoscope.figures.scale import common_scale
+from retinoscope.figures.figure import (
+    Bars,
+    Chart,
+    Colour,
+    Images,
+    Line,
+    Lines,
+    Map,
+    Matrix,
+    Shading,
+    value_range,
+)
+from retinoscope.figures.scale import Scale, common_scale
 
 _COLOURED = (Map, Matrix, Images)
 
@@ -15,7 +26,10 @@ def side_by_side(charts: Sequence[Chart]) -> tuple[list[Chart], str]:
     """The same charts with the same axes or colours, and words where that would flatten some."""
     lines = [chart for chart in charts if isinstance(chart, Lines)]
     bars = [chart for chart in charts if isinstance(chart, Bars)]
-    coloured = [c for c in charts if isinstance(c, _COLOURED) and not _plain(c)]
+    coloured: list[Map | Matrix | Images | Shading] = [
+        chart for chart in charts if isinstance(chart, _COLOURED) and not _plain(chart)
+    ]
+    coloured += [line.shading for chart in lines for line in chart.lines if line.shading]
     y = common_range([value_range(chart.lines, chart.zero) for chart in lines])
     x = common_range([chart.x_range for chart in lines], 12.0)
     length = common_range([chart.range() for chart in bars])
@@ -26,7 +40,8 @@ def side_by_side(charts: Sequence[Chart]) -> tuple[list[Chart], str]:
     alike: list[Chart] = []
     for chart in charts:
         if isinstance(chart, Lines):
-            alike.append(replace(chart, y_range=y, x_range=x or chart.x_range))
+            shaded = [_shaded(line, scale) for line in chart.lines]
+            alike.append(replace(chart, lines=shaded, y_range=y, x_range=x or chart.x_range))
         elif isinstance(chart, Bars):
             alike.append(replace(chart, x_range=length))
         else:
@@ -59,6 +74,10 @@ def common_range(
     low, high = min(r[0] for r in ranges), max(r[1] for r in ranges)
     narrowest = min(r[1] - r[0] for r in ranges)
     return (low, high) if high - low <= times * narrowest else None
+
+
+def _shaded(line: Line, scale: Scale | None) -> Line:
+    return replace(line, shading=replace(line.shading, scale=scale)) if line.shading else line
 
 
 def _plain(chart: Chart) -> bool:
