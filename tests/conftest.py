@@ -24,3 +24,17 @@ def order_one() -> Callable[..., nn.Module]:
         return draw_at_order_one(timm.create_model(name, **options)).eval()
 
     return make
+
+
+@pytest.fixture
+def exports(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The networks that are exported while the test runs, by the names of their classes."""
+    seen: list[str] = []
+    export = torch.export.export
+
+    def counted(chooser: nn.Module, *args: object, **options: object) -> object:
+        seen.append(type(chooser.model).__name__)
+        return export(chooser, *args, **options)
+
+    monkeypatch.setattr(torch.export, "export", counted)
+    return seen

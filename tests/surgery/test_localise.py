@@ -13,6 +13,9 @@ from torch.nn import functional as F
 from torchvision.models import VisionTransformer
 
 from retinoscope import dissect
+from retinoscope.anatomy.answer import choose_logits
+from retinoscope.anatomy.record import recall
+from retinoscope.anatomy.replay import Replay
 from retinoscope.core.errors import SurgeryRefused, UnknownSurgery, WrongInput
 from retinoscope.layers.attention_mask import AttentionMask
 from retinoscope.layers.neighbourhood_attention import neighbourhood_mask
@@ -158,6 +161,21 @@ def test_each_query_sees_its_neighbours_alone(family):
         assert before.min() > 1e-6  # without the surgery, all of them see all
         assert beside.shape == (near.shape[0], prefix)
         assert not prefix or beside.min() > 1e-6
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_what_the_patient_is_made_of_is_known(family):
+    """From the model's own graph with masks put in, or from the proof."""
+    grid = FAMILIES[family][2]
+    size = tuple(side * PATCH for side in grid)
+    patient = operated(original(family), 3, grid)
+    known = recall(patient, (3, *size), type(patient).__name__)
+    assert known.anatomy == dissect(patient, size)
+    batch = images(grid, 2)
+    with torch.no_grad():
+        expected = choose_logits(patient(batch), None)
+        # torch's own layers add their masks up in another order.
+        torch.testing.assert_close(Replay(known)(batch), expected, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("family", ["timm", "own", "torchvision", "encoder"])

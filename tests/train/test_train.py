@@ -1,6 +1,7 @@
 import errno
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,11 +10,13 @@ import torch
 from PIL import Image
 from torch.nn.functional import cross_entropy
 
+from retinoscope import dissect
 from retinoscope.core.errors import RunFolderError, UnknownModel
 from retinoscope.core.preprocessing import Preprocessing
 from retinoscope.core.settings import WrongSetting
 from retinoscope.models.load import load_model
 from retinoscope.models.normalise import Normalise
+from retinoscope.report.build import build_report
 from retinoscope.train.feed import Feed
 from retinoscope.train.images import find_images
 from retinoscope.train.train import train_model
@@ -53,6 +56,23 @@ def test_a_training_leaves_a_log_and_models(quick, tmp_path, heard):
     assert described["steps"] == {"total": 100, "per_epoch": 20, "warmup": 20}
     assert described["data"]["train"]["images"] == 400
     assert described["data"]["test"]["split"] == "test"
+
+
+def test_the_anatomy_is_written_at_the_end(quick, tmp_path, exports):
+    """An export takes as long as many steps, so none comes before the first of them."""
+    recipe = quick()
+    train_model(recipe, tmp_path, until=2)
+    assert exports == []
+    assert not (tmp_path / "anatomy.json").exists()
+    build_report(tmp_path)
+    train_model(recipe, tmp_path)
+    assert len(exports) == 1
+    loaded = load_model(recipe.model, pretrained=False, seed=recipe.seed)
+    found = dissect(loaded.model, (32, 32), name=recipe.model)
+    expected = replace(found, weights=loaded.weights).to_json()
+    assert (tmp_path / "anatomy.json").read_text() == expected
+    train_model(recipe, tmp_path)  # nothing is left to do
+    assert len(exports) == 2  # with the one of this test
 
 
 def test_snapshots_are_models(tmp_path, quick):

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import torch
 from torch import nn
 
-from retinoscope.anatomy.dissect import dissect
+from retinoscope.anatomy.dissect import known_or_taken_apart
 from retinoscope.core.anatomy import Anatomy
 from retinoscope.core.errors import WrongInput
 from retinoscope.core.surgery import Surgery
 from retinoscope.models.built_file import Construction, write_built
 from retinoscope.models.load import LoadedModel, load_model
 from retinoscope.surgery import parse_surgery, write_surgery
+from retinoscope.surgery.operate import operate
 
 
 @dataclass(frozen=True)
@@ -25,13 +27,18 @@ class BuiltModel:
     model: nn.Module
     construction: Construction
     before: Anatomy
-    after: Anatomy
     kept: tuple[str, ...]
     """Keys of the state dict that hold what they held before."""
     new: tuple[str, ...]
     """Keys that were drawn anew, or have another shape."""
     lost: tuple[str, ...]
     """Keys that are no longer there, or have another shape."""
+
+    @cached_property
+    def after(self) -> Anatomy:
+        """What the model is made of now; read when it is asked for, as not everybody does."""
+        size, name = self.construction.size, self.before.model
+        return known_or_taken_apart(self.model, size, name).anatomy
 
     def save(self, path: Path | str) -> None:
         """Write a file from which ``load_model`` rebuilds it, its weights included."""
@@ -75,7 +82,7 @@ def build_model(
         )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model, anatomies = _operated(loaded, chosen, size)
+        model, anatomy = _operated(loaded, chosen, size)
     before, after = loaded.model.state_dict(), model.state_dict()
     kept = [
         key
@@ -92,8 +99,7 @@ def build_model(
             loaded.weights,
             loaded.trained,
         ),
-        replace(anatomies[0], weights=loaded.weights),
-        anatomies[-1],
+        replace(anatomy, weights=loaded.weights),
         tuple(sorted(kept)),
         tuple(sorted(after.keys() - set(kept))),
         tuple(sorted(before.keys() - set(kept))),
@@ -102,10 +108,9 @@ def build_model(
 
 def _operated(
     loaded: LoadedModel, surgeries: Sequence[Surgery], size: tuple[int, int]
-) -> tuple[nn.Module, list[Anatomy]]:
-    """The model after all surgeries, and its anatomy before and after each of them."""
-    model, anatomies = loaded.model, [dissect(loaded.model, size, name=loaded.name)]
-    for surgery in surgeries:
-        model = surgery.operate(model, anatomies[-1])
-        anatomies.append(dissect(model, size, name=loaded.name))
-    return model, anatomies
+) -> tuple[nn.Module, Anatomy]:
+    """The model after all surgeries, and its anatomy before them."""
+    before = known_or_taken_apart(loaded.model, size, loaded.name).anatomy
+    if not surgeries:
+        return loaded.model, before
+    return operate(loaded.model, *surgeries, example=size, name=loaded.name), before

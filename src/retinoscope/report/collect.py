@@ -68,6 +68,8 @@ def _trained(folder: Path) -> Examined:
     called, problems = folder.resolve().name, []
     try:
         anatomy = Anatomy.from_json((folder / "anatomy.json").read_text())
+    except FileNotFoundError:  # it is written when the training is done
+        anatomy = Anatomy(called, ())
     except (OSError, ValueError, KeyError, TypeError) as error:
         anatomy = Anatomy(called, ())
         problems.append(f"The anatomy in {called} cannot be read: {error}.")

@@ -8,7 +8,7 @@ ends; class, distillation and register tokens see all positions and are seen by 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from retinoscope.anatomy.attentions import Attention, Places
     from retinoscope.anatomy.dissect import Dissection
+    from retinoscope.core.errors import SurgeryRefused
     from retinoscope.layers.attention_mask import AttentionMask
     from retinoscope.surgery.table import Table
 
@@ -52,18 +53,20 @@ class Localise:
         """A copy of ``model`` with local attention; ``model`` itself is left untouched."""
         from torch import nn
 
+        from retinoscope.anatomy.record import remember
         from retinoscope.core.errors import WrongInput
         from retinoscope.surgery.table import Table
 
         table = Table(model, anatomy, "localise")
         wards = _wards(table)
-        for ward in wards:
-            table.graft(ward.module, self._mask(ward), "around")
-            if isinstance(module := table.module(ward.module), nn.MultiheadAttention):
+        masks = {ward.module: self._mask(ward) for ward in wards}
+        for path, mask in masks.items():
+            table.graft(path, mask, "around")
+            if isinstance(module := table.module(path), nn.MultiheadAttention):
                 # torch's fused encoder layers go round this module unless it has a hook.
                 module.register_forward_hook(_leave_alone)
         try:
-            self._prove(table, wards)
+            remember(table.patient, self._prove(table, wards, masks))
         except WrongInput as error:  # of the masks themselves
             raise table.refusal(f"not all of its attention could be caught: {error}") from error
         return table.patient
@@ -84,18 +87,41 @@ class Localise:
         mask = neighbourhood_mask(queries.height, queries.width, self.kernel, queries.prefix)
         return mask.isinf()[list(queries.order)][:, list(keys.order)]
 
-    def _prove(self, table: Table, wards: list[_Ward]) -> None:
-        """Refuse unless all weights of hidden keys are zero, in numbers, wherever it runs."""
-        from retinoscope.anatomy.attentions import holder, measured, weights
+    def _prove(
+        self, table: Table, wards: list[_Ward], masks: Mapping[str, AttentionMask]
+    ) -> Dissection:
+        """The patient's dissection; refuses unless all weights of hidden keys are zero, in numbers.
+
+        They are those of the model's own graph with the masks put in, if the patient gives the
+        same logits to the last bit, with and without gradients; else those of the patient's graph.
+        """
         from retinoscope.anatomy.dissect import take_apart
-        from retinoscope.layers.attention_mask import along
+        from retinoscope.anatomy.masked import read_from
         from retinoscope.surgery.calls import shaken
 
-        patient = shaken(table.patient)
-        found = take_apart(patient, table.anatomy.image[1:], name=table.anatomy.model)
-        images = _images(found)
+        images = _images(table.sites.dissection)
         if images.is_meta:
             raise table.refusal("its weights hold no numbers to prove by that the mask works")
+        if found := _foreseen(table, wards, masks):
+            shaky = shaken(table.patient)
+            seen = read_from(found, table.patient, shaky)
+            if _does(shaky, seen, wards, images):
+                self._check(table, seen, wards, images)
+                return found
+        shaky = shaken(table.patient)
+        found = take_apart(shaky, table.anatomy.image[1:], name=table.anatomy.model)
+        self._check(table, found, wards, images)
+        runs, _ = _runs(shaky, wards, images)
+        for ward in wards:
+            if runs[ward.module] != {ward.runs}:
+                raise _unmasked(table, ward)
+        return read_from(found, shaky, table.patient)
+
+    def _check(self, table: Table, found: Dissection, wards: list[_Ward], images: Tensor) -> None:
+        """Refuse unless all weights of hidden keys are zero, and all attention was found."""
+        from retinoscope.anatomy.attentions import holder, measured, weights
+        from retinoscope.layers.attention_mask import along
+
         units = {ward.module: ward.unit for ward in wards}
         proven: Counter[str] = Counter()
         for attention, values in measured(found, images):
@@ -113,10 +139,9 @@ class Localise:
                     units[module],
                 )
             proven[module] += 1
-        runs = _runs(patient, units, images)
         for ward in wards:
-            if proven[ward.module] != ward.attentions or runs[ward.module] != {ward.runs}:
-                raise table.refusal("the model can attend without the mask", ward.unit)
+            if proven[ward.module] != ward.attentions:
+                raise _unmasked(table, ward)
 
 
 @dataclass(frozen=True)
@@ -136,6 +161,8 @@ class _Ward:
     """How many softmaxes are to be masked each time the module runs."""
     runs: int = 1
     """How often the module runs in one pass through the model."""
+    softmaxes: tuple[fx.Node, ...] = field(default=(), compare=False)
+    """What is to be masked, in the model's graph."""
 
 
 def _wards(table: Table) -> list[_Ward]:
@@ -203,16 +230,23 @@ def _counted(
             f"other attention, of another map or not asked for, is done in {ward.module!r} too",
             ward.unit,
         )
-    calls = Counter(
-        run_of(attention.node, ward.module)
+    softmaxes = [
+        (attention, node)
         for attention in members
         for node in attention.softmaxes
         if node is attention.node or _fits(found, node, ward)
-    )
+    ]
+    calls = Counter(run_of(attention.node, ward.module) for attention, _ in softmaxes)
     times, *others = set(calls.values())
     if others:
         raise table.refusal(f"{ward.module!r} does not do the same each time it runs", ward.unit)
-    return replace(ward, attentions=len(members), calls=times, runs=len(calls))
+    return replace(
+        ward,
+        attentions=len(members),
+        calls=times,
+        runs=len(calls),
+        softmaxes=tuple(dict.fromkeys(node for _, node in softmaxes)),
+    )
 
 
 def _fits(found: Dissection, softmax: fx.Node, ward: _Ward) -> bool:
@@ -237,10 +271,48 @@ def _images(found: Dissection) -> Tensor:
     return drawn.to(like.device, like.dtype)
 
 
-def _runs(patient: nn.Module, modules: Iterable[str], images: Tensor) -> dict[str, set[int]]:
-    """How often each module really runs in one pass, with and without gradients."""
+def _foreseen(
+    table: Table, wards: list[_Ward], masks: Mapping[str, AttentionMask]
+) -> Dissection | None:
+    """What the patient should be: the model's graph, with the masks put into it."""
+    from retinoscope.anatomy.attentions import FUSED
+    from retinoscope.anatomy.flow import operation
+    from retinoscope.anatomy.masked import Mask, masked, read_from
+    from retinoscope.layers.attention_mask import along
+
+    put: list[Mask] = []
+    for ward in wards:
+        part = masks[ward.module]
+        spread = along(part.hidden, ward.query_dim, ward.key_dim)
+        for node in ward.softmaxes if part.hides else ():
+            put.append(Mask(part.hidden if operation(node) == FUSED else spread, node))
+    found = masked(table.sites.dissection, put)
+    return found and read_from(found, table.model, table.patient)
+
+
+def _does(patient: nn.Module, found: Dissection, wards: list[_Ward], images: Tensor) -> bool:
+    """Whether a patient gives what a graph does, bit by bit, and runs its modules as often."""
     import torch
 
+    from retinoscope.anatomy.replay import Replay
+
+    try:
+        runs, answers = _runs(patient, wards, images)
+    except Exception:  # an export says better what is wrong
+        return False
+    with torch.no_grad():
+        expected = Replay(found)(images)
+    same = all(torch.equal(answer, expected) for answer in answers)
+    return same and all(runs[ward.module] == {ward.runs} for ward in wards)
+
+
+def _runs(
+    patient: nn.Module, wards: Iterable[_Ward], images: Tensor
+) -> tuple[dict[str, set[int]], list[Tensor]]:
+    """How often each module really runs in one pass, with and without gradients; the logits."""
+    import torch
+
+    from retinoscope.anatomy.answer import choose_logits
     from retinoscope.surgery.graft import Around, graft
 
     class Counting(Around):
@@ -251,16 +323,21 @@ def _runs(patient: nn.Module, modules: Iterable[str], images: Tensor) -> dict[st
             return nullcontext()
 
     found: dict[str, set[int]] = {}
-    parts = {module: Counting() for module in modules}
+    answers: list[Tensor] = []
+    parts = {ward.module: Counting() for ward in wards}
     for module, part in parts.items():
         graft(patient.get_submodule(module), part, "around")
     for gradients in (False, True):
         with torch.set_grad_enabled(gradients):
-            patient(images)
+            answers.append(choose_logits(patient(images), None).detach())
         for module, part in parts.items():
             found.setdefault(module, set()).add(part.times)
             part.times = 0
-    return found
+    return found, answers
+
+
+def _unmasked(table: Table, ward: _Ward) -> SurgeryRefused:
+    return table.refusal("the model can attend without the mask", ward.unit)
 
 
 def _leave_alone(module: nn.Module, given: object, answer: object) -> None:

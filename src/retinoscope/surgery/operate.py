@@ -7,7 +7,7 @@ from copy import deepcopy
 
 from torch import nn
 
-from retinoscope.anatomy.dissect import dissect
+from retinoscope.anatomy.dissect import known_or_taken_apart
 from retinoscope.anatomy.example import Example
 from retinoscope.core.errors import WrongInput
 from retinoscope.core.surgery import Surgery
@@ -42,5 +42,6 @@ def operate(
         example = (own[1], own[2]) if own else 224
     patient = model if chosen else deepcopy(model)
     for surgery in chosen:
-        patient = surgery.operate(patient, dissect(patient, example, name=name))
+        found = known_or_taken_apart(patient, example, name)
+        patient = surgery.operate(patient, found.anatomy)
     return patient

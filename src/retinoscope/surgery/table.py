@@ -13,7 +13,7 @@ from functools import cached_property
 import torch
 from torch import nn
 
-from retinoscope.anatomy.dissect import take_apart
+from retinoscope.anatomy.dissect import known_or_taken_apart
 from retinoscope.anatomy.replay import Replay
 from retinoscope.anatomy.sites import LearnedMap, Place, Sites
 from retinoscope.core.anatomy import Anatomy
@@ -30,7 +30,8 @@ class Table:
         self.model, self.operation = model, operation
         self.anatomy = anatomy
         self.patient = copied(model)
-        found = take_apart(self.patient, anatomy.image[1:], name=anatomy.model)
+        # Of the model: the copy has the same graph, and that of the model is mostly known.
+        found = known_or_taken_apart(model, anatomy.image[1:], anatomy.model)
         self.whole = found.anatomy
         """The anatomy of all of the model, where ``anatomy`` may be a part."""
         self.sites = Sites(found, _aliased(self.patient), grafted_paths(self.patient))

@@ -3,7 +3,7 @@
 ::
 
     training.json                     the recipe, the data, the steps: marks the folder
-    anatomy.json                      what the model is made of
+    anatomy.json                      what the model is made of; written when all is done
     log.jsonl                         a line per epoch; depends on the recipe alone
     times.jsonl                       how long each took, on which machine
     snapshots/init.safetensors        before training; also warmup, epoch-0010, …, end

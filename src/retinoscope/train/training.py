@@ -128,10 +128,11 @@ class Training:
                 f"This is not what the training was begun with ({'; '.join(changes)}), so its bits "
                 "need not be those of one that was never stopped."
             )
-        if not (self.folder.path / "anatomy.json").is_file():
-            self._write_anatomy(self.folder)
 
     def _write_anatomy(self, folder: TrainingFolder) -> None:
+        """Say what the model is made of, which training does not change, and needs not know."""
+        if (folder.path / "anatomy.json").is_file():
+            return
         try:
             found = dissect(
                 self.loaded.model, self.loaded.preprocessing.size, name=self.recipe.model
@@ -278,6 +279,7 @@ class Training:
             return self._trained(None)
         self.rows = self.folder.rows()
         shutil.rmtree(self.folder.checkpoints, ignore_errors=True)
+        self._write_anatomy(self.folder)
         return self._trained(self.folder.snapshot("end"))
 
     def _trained(self, end: Path | None) -> Trained:
