@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from retinoscope.anatomy.replay import replay
 from retinoscope.layers.dropout import MonteCarloDropout
+from retinoscope.models.families.preact_resnet import PreActResNet
 from retinoscope.models.order_one import draw_at_order_one
-from retinoscope.models.preact_resnet import PreActResNet
 
 COMPILE_BAR = 1e-4
 """Relative distance of logits: float32, sums in another order through up to 150 layers."""

@@ -1,35 +1,10 @@
 """Models by name. Importing this room registers our own with timm.
 
 After ``import retinoscope.models``, ``timm.create_model("alternet50")`` and every tool that speaks
-timm know them.
+timm know them. The networks themselves are in ``families``; what loads, builds and describes any
+model is here.
 """
 
-from retinoscope.models import (
-    alternet,
-    coat_cifar,
-    convit_cifar,
-    convolutional_vit,
-    eigen_vit,
-    levit_cifar,
-    preact_resnet,
-    resnet20,
-    resnet_cifar,
-    transformers_cifar,
-    vgg_cifar,
-)
+from retinoscope.models.families import FAMILIES, own_models
 
-FAMILIES = (
-    resnet20, resnet_cifar, preact_resnet, alternet, vgg_cifar, transformers_cifar, convit_cifar,
-    levit_cifar, coat_cifar, convolutional_vit, eigen_vit,
-)  # fmt: skip
-"""The modules whose entry points timm now knows."""
-
-
-def own_models() -> list[str]:
-    """The names of the models that are ours.
-
-    Example:
-        >>> "alternet50" in own_models()
-        True
-    """
-    return sorted(name for family in FAMILIES for name in family.default_cfgs)
+__all__ = ["FAMILIES", "own_models"]

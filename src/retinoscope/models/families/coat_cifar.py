@@ -13,7 +13,7 @@ from timm.models import build_model_with_cfg, generate_default_cfgs, register_mo
 from timm.models.coat import CoaT
 from torch import Tensor
 
-from retinoscope.models.configuration import cifar_cfg
+from retinoscope.models.families.configuration import cifar_cfg
 
 
 class CifarCoat(CoaT):

@@ -10,7 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from models.survival import images, on_meta, seeded, survives_drawing
 from retinoscope import dissect
 from retinoscope.layers.smoothing import Smooth
-from retinoscope.models.vgg_cifar import Halving
+from retinoscope.models.families.vgg_cifar import Halving
 
 # The first convolution is the stem; P↓ is the halving between two stages.
 MICRO = {

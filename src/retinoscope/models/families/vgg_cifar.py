@@ -22,8 +22,8 @@ from torch.nn.functional import max_pool2d
 from retinoscope.layers.dropout import MonteCarloDropout
 from retinoscope.layers.heads import HeadKind, make_head
 from retinoscope.layers.smoothing import Padding, ProbKind, Smooth, check_smoothing
-from retinoscope.models.configuration import cifar_cfg
-from retinoscope.models.intermediates import check_maps
+from retinoscope.models.families.configuration import cifar_cfg
+from retinoscope.models.families.intermediates import check_maps
 
 
 class Halving(nn.MaxPool2d):

@@ -15,7 +15,7 @@ from timm.models import build_model_with_cfg, generate_default_cfgs, register_mo
 from timm.models.vision_transformer import Block, VisionTransformer, checkpoint_filter_fn
 
 from retinoscope.layers.eigen_attention import EigenAttention, Form, Sign
-from retinoscope.models.configuration import cifar_cfg
+from retinoscope.models.families.configuration import cifar_cfg
 
 
 def eigen_block(sign: Sign, form: Form, **options: Any) -> Block:

@@ -9,13 +9,13 @@ from safetensors.torch import save_file
 from torch.utils.flop_counter import FlopCounterMode
 
 from retinoscope import load_model
-from retinoscope.models import (
+from retinoscope.models.checkpoint import load_weights
+from retinoscope.models.families import (
     coat_cifar,
     convit_cifar,
     levit_cifar,
     transformers_cifar,
 )
-from retinoscope.models.checkpoint import load_weights
 
 HOMES = (transformers_cifar, convit_cifar, levit_cifar, coat_cifar)
 NAMES = [name for home in HOMES for name in home.default_cfgs]

@@ -8,7 +8,7 @@ from timm.models.vision_transformer import VisionTransformer
 from models.survival import count, images, made, survives
 from retinoscope import dissect
 from retinoscope.layers.eigen_attention import EigenAttention
-from retinoscope.models import eigen_vit
+from retinoscope.models.families import eigen_vit
 
 MICRO = ["micro_vit_plus", "micro_vit_minus"]
 TINY = [

@@ -1,6 +1,6 @@
 import pytest
 
-from retinoscope.models.intermediates import check_maps
+from retinoscope.models.families.intermediates import check_maps
 
 
 def test_maps_pass_and_other_forms_are_refused():

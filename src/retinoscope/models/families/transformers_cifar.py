@@ -21,7 +21,7 @@ from timm.models.twins import Twins
 from timm.models.vision_transformer import VisionTransformer
 from timm.models.vision_transformer import checkpoint_filter_fn as resize_vit
 
-from retinoscope.models.configuration import cifar_cfg
+from retinoscope.models.families.configuration import cifar_cfg
 from retinoscope.zoo import with_weights
 
 

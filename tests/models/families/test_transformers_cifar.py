@@ -3,7 +3,7 @@ import timm
 import torch
 
 from retinoscope import dissect
-from retinoscope.models import transformers_cifar
+from retinoscope.models.families import transformers_cifar
 
 SKETCHES = {
     "vit_tiny_patch2_cifar": "AM" * 12,

@@ -3,7 +3,7 @@ import timm
 import torch
 
 from retinoscope import dissect
-from retinoscope.models import convit_cifar  # noqa: F401  registers the models
+from retinoscope.models.families import convit_cifar  # noqa: F401  registers the models
 
 
 @pytest.fixture

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from retinoscope.layers.neighbourhood_attention import NeighbourhoodAttention, Outside
-from retinoscope.models.configuration import cifar_cfg
-from retinoscope.models.intermediates import check_maps
+from retinoscope.models.families.configuration import cifar_cfg
+from retinoscope.models.families.intermediates import check_maps
 
 
 class Block(nn.Module):

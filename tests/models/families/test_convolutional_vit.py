@@ -5,7 +5,7 @@ from safetensors.torch import save_file
 
 from models.survival import count, images, made, survives
 from retinoscope import dissect
-from retinoscope.models import convolutional_vit
+from retinoscope.models.families import convolutional_vit
 
 KERNELS = {"conv3": 3, "conv5": 5, "convglobal": None}
 MICRO = [f"micro_vit_{kernel}" for kernel in KERNELS]

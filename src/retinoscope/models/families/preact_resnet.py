@@ -24,8 +24,8 @@ from retinoscope.layers.attention_block import AttentionBlock
 from retinoscope.layers.local_attention import Tables
 from retinoscope.layers.preact_block import Convolutions, PreActBlock, conv
 from retinoscope.layers.smoothing import Smooth
-from retinoscope.models.configuration import cifar_cfg
-from retinoscope.models.intermediates import check_maps
+from retinoscope.models.families.configuration import cifar_cfg
+from retinoscope.models.families.intermediates import check_maps
 from retinoscope.zoo import with_weights
 
 Stem = Literal["imagenet", "cifar"]

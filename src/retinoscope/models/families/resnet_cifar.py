@@ -18,7 +18,7 @@ from torch import nn
 from retinoscope.layers.dropout import MonteCarloDropout
 from retinoscope.layers.heads import HeadKind, HeadSettings
 from retinoscope.layers.smoothing import Padding, ProbKind, Smooth, check_smoothing
-from retinoscope.models.configuration import cifar_cfg
+from retinoscope.models.families.configuration import cifar_cfg
 from retinoscope.zoo import with_weights
 
 

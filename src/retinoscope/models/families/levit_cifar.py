@@ -16,7 +16,7 @@ from timm.models import build_model_with_cfg, generate_default_cfgs, register_mo
 from timm.models.levit import Attention, AttentionDownsample, Levit, Stem8, Stem16
 from torch import Tensor, nn
 
-from retinoscope.models.configuration import cifar_cfg
+from retinoscope.models.families.configuration import cifar_cfg
 
 
 class _Uncached:

@@ -11,7 +11,7 @@ import torch
 from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
 from torch import Tensor, nn
 
-from retinoscope.models.configuration import cifar_cfg
+from retinoscope.models.families.configuration import cifar_cfg
 
 
 class Block(nn.Module):

@@ -10,8 +10,8 @@ from models.survival import count, images, on_meta, seeded, survives_drawing
 from retinoscope import dissect
 from retinoscope.anatomy.replay import replay
 from retinoscope.layers.smoothing import Smooth
+from retinoscope.models.families.resnet_cifar import CifarStemResNet
 from retinoscope.models.order_one import draw_at_order_one
-from retinoscope.models.resnet_cifar import CifarStemResNet
 
 MICRO = {
     "micro_resnet": "CC|C↓C|C↓CCC|C↓CCC",

@@ -15,7 +15,7 @@ from typing import Any
 
 from timm.models import generate_default_cfgs, register_model
 
-from retinoscope.models.preact_resnet import (
+from retinoscope.models.families.preact_resnet import (
     CIFAR,
     CIFAR_CFG,
     IMAGENET_CFG,
