@@ -15,7 +15,7 @@ from retinoscope.anatomy.axes import (
     roles_of,
     single,
 )  # fmt: skip
-from retinoscope.anatomy.flow import BATCH
+from retinoscope.anatomy.graph.flow import BATCH
 from retinoscope.anatomy.layout import lens
 
 MAPS = (single("n", BATCH), single("c", 6), position("y", 8), position("x", 12))

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from torchvision.models import VisionTransformer
 
 from retinoscope import dissect
-from retinoscope.anatomy.answer import choose_logits
+from retinoscope.anatomy.graph.answer import choose_logits
 from retinoscope.anatomy.record import recall
 from retinoscope.anatomy.replay import Replay
 from retinoscope.core.errors import SurgeryRefused, UnknownSurgery, WrongInput

@@ -13,9 +13,9 @@ from torch.nn import functional as F
 
 from retinoscope.anatomy.axes import Axes, Dimension, is_soft, roles_of, size_of
 from retinoscope.anatomy.dissect import Dissection
-from retinoscope.anatomy.facts import Fact
-from retinoscope.anatomy.flow import arguments, operation
-from retinoscope.anatomy.names import common_path
+from retinoscope.anatomy.graph.flow import arguments, operation
+from retinoscope.anatomy.reading.facts import Fact
+from retinoscope.anatomy.units.names import common_path
 from retinoscope.anatomy.writer import Writer
 
 FUSED = "scaled_dot_product_attention"

@@ -9,7 +9,7 @@ from torch import Tensor, fx
 
 from retinoscope.anatomy.attentions import Attention
 from retinoscope.anatomy.dissect import Dissection
-from retinoscope.anatomy.flow import Flow, concrete, is_size, operation
+from retinoscope.anatomy.graph.flow import Flow, concrete, is_size, operation
 
 _CASTS = {"to", "_to_copy", "float", "type_as"}
 

@@ -8,18 +8,18 @@ from dataclasses import dataclass, field, replace
 from torch import fx, nn
 
 from retinoscope.anatomy.axes import roles_of, size_of
-from retinoscope.anatomy.cost import flops, parameters
-from retinoscope.anatomy.cut import Cutter, Piece
 from retinoscope.anatomy.example import Example, as_batch
-from retinoscope.anatomy.export import Graph, export
-from retinoscope.anatomy.facts import Fact
-from retinoscope.anatomy.flow import Flow, ancestors
-from retinoscope.anatomy.kinds import deciding, kind_of
+from retinoscope.anatomy.graph.export import Graph, export
+from retinoscope.anatomy.graph.flow import Flow, ancestors
 from retinoscope.anatomy.layout import Lens, lens
-from retinoscope.anatomy.meaning import meanings
-from retinoscope.anatomy.names import Unique, output_module, unit_name
-from retinoscope.anatomy.reader import Meaning
+from retinoscope.anatomy.reading.facts import Fact
+from retinoscope.anatomy.reading.meaning import meanings
+from retinoscope.anatomy.reading.reader import Meaning
 from retinoscope.anatomy.record import recall, remember
+from retinoscope.anatomy.units.cost import flops, parameters
+from retinoscope.anatomy.units.cut import Cutter, Piece
+from retinoscope.anatomy.units.kinds import deciding, kind_of
+from retinoscope.anatomy.units.names import Unique, output_module, unit_name
 from retinoscope.core.anatomy import Anatomy
 from retinoscope.core.errors import NotABackbone
 from retinoscope.core.unit import Kind, Unit

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from retinoscope.anatomy.axes import Axes, Factor, join, roles_of, size_of
-from retinoscope.anatomy.flow import BATCH
+from retinoscope.anatomy.graph.flow import BATCH
 from retinoscope.core.unit import Grid, Layout
 
 

@@ -16,8 +16,8 @@ from torch import Tensor, fx, nn
 
 from retinoscope.anatomy.attentions import FUSED
 from retinoscope.anatomy.dissect import Dissection, read_graph
-from retinoscope.anatomy.export import Graph
-from retinoscope.anatomy.flow import Flow, arguments, operation
+from retinoscope.anatomy.graph.export import Graph
+from retinoscope.anatomy.graph.flow import Flow, arguments, operation
 
 
 @dataclass(frozen=True)

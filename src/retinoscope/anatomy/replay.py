@@ -13,11 +13,11 @@ from functools import cached_property
 from torch import Tensor, fx, nn
 
 from retinoscope.anatomy.dissect import Dissection, take_apart
-from retinoscope.anatomy.export import Example
-from retinoscope.anatomy.fingerprint import graph_hash
+from retinoscope.anatomy.graph.export import Example
+from retinoscope.anatomy.graph.fingerprint import graph_hash
 from retinoscope.anatomy.layout import Lens
-from retinoscope.anatomy.learned import multiplied_parameters, parameters_of_units
 from retinoscope.anatomy.taps import UnitTaps
+from retinoscope.anatomy.units.learned import multiplied_parameters, parameters_of_units
 from retinoscope.anatomy.writer import Chain, Writer
 from retinoscope.core.anatomy import Anatomy
 from retinoscope.core.errors import NotResidual, WrongInput

@@ -16,11 +16,11 @@ from typing import Literal
 from torch import fx
 
 from retinoscope.anatomy.axes import Axes, roles_of, size_of
-from retinoscope.anatomy.cut import Piece
 from retinoscope.anatomy.dissect import Dissection
-from retinoscope.anatomy.export import Graph
-from retinoscope.anatomy.facts import Fact
-from retinoscope.anatomy.flow import Flow, ancestors
+from retinoscope.anatomy.graph.export import Graph
+from retinoscope.anatomy.graph.flow import Flow, ancestors
+from retinoscope.anatomy.reading.facts import Fact
+from retinoscope.anatomy.units.cut import Piece
 from retinoscope.core.unit import Unit
 
 LEARNED = {Fact.CONV, Fact.LINEAR, Fact.TOKEN_MIXING}

@@ -15,10 +15,10 @@ from torch import Tensor, fx
 
 from retinoscope.anatomy.attentions import Attention, attentions, makers, measured_weights, weights
 from retinoscope.anatomy.axes import POSITIONS, Axes, Dimension, roles_of
-from retinoscope.anatomy.cut import Piece
 from retinoscope.anatomy.dissect import Dissection
-from retinoscope.anatomy.flow import arguments, operation
+from retinoscope.anatomy.graph.flow import arguments, operation
 from retinoscope.anatomy.layout import Lens
+from retinoscope.anatomy.units.cut import Piece
 
 _FOLDS = ("queries", "keys", "values", "weights")
 _PRODUCTS = {"matmul", "bmm", "mm"}

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from retinoscope.anatomy.cost import constants_behind
-from retinoscope.anatomy.cut import Piece
-from retinoscope.anatomy.flow import Flow, is_size
+from retinoscope.anatomy.graph.flow import Flow, is_size
+from retinoscope.anatomy.units.cost import constants_behind
+from retinoscope.anatomy.units.cut import Piece
 from retinoscope.core.errors import NotExportable
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from retinoscope.anatomy.answer import choose_logits
+from retinoscope.anatomy.graph.answer import choose_logits
 from retinoscope.core.errors import WrongInput
 
 

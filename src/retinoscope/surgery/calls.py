@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from retinoscope.anatomy.example import as_batch
-from retinoscope.anatomy.rest import at_rest
+from retinoscope.anatomy.graph.rest import at_rest
 
 Key = int | str | None
 """A position, a name, or None for the thing itself."""

@@ -145,7 +145,7 @@ def _units(table: Table, kind: Kind) -> list[Unit]:
 
 
 def _stands_for_mlp(table: Table, unit: Unit, before: Unit) -> bool:
-    from retinoscope.anatomy.facts import Fact
+    from retinoscope.anatomy.reading.facts import Fact
 
     same = unit.grid and before.grid and unit.grid.resolution == before.grid.resolution
     nodes = table.sites.learned_nodes(unit)
@@ -157,8 +157,8 @@ def _stands_for_mlp(table: Table, unit: Unit, before: Unit) -> bool:
 
 
 def _is_depthwise(table: Table, node: fx.Node) -> bool:
-    from retinoscope.anatomy.facts import Fact
-    from retinoscope.anatomy.flow import arguments
+    from retinoscope.anatomy.graph.flow import arguments
+    from retinoscope.anatomy.reading.facts import Fact
 
     weight = arguments(node).get("weight")
     if weight is None or Fact.CONV not in table.sites.dissection.facts[node]:
@@ -168,7 +168,7 @@ def _is_depthwise(table: Table, node: fx.Node) -> bool:
 
 def _in_turn(table: Table, unit: Unit, last: fx.Node) -> bool:
     """Whether all learned maps of the unit come before the last one, rather than beside it."""
-    from retinoscope.anatomy.flow import ancestors
+    from retinoscope.anatomy.graph.flow import ancestors
 
     piece = table.sites.piece(unit)
     before = set(ancestors(table.sites.flow, last, {piece.entry}))

@@ -121,7 +121,7 @@ def _linear(table: Table, unit: Unit, node: fx.Node, what: str) -> tuple[Learned
     """The linear map at a node; refuses where it is no plain ``nn.Linear``."""
     from torch import nn
 
-    from retinoscope.anatomy.flow import operation
+    from retinoscope.anatomy.graph.flow import operation
 
     if operation(node) != "linear":
         raise table.refusal(f"{what} {operation(node)}, not a linear map", unit)
@@ -144,7 +144,7 @@ def _check_alone(
     """Refuse where values are read by something else, such as keys that are the same."""
     from torch import fx
 
-    from retinoscope.anatomy.flow import operation
+    from retinoscope.anatomy.graph.flow import operation
 
     for reader, node in channels.readers():
         places: list[fx.Node] = []

@@ -191,7 +191,7 @@ def _wards(table: Table) -> list[_Ward]:
 def _ward(table: Table, unit: Unit, attention: Attention) -> _Ward | None:
     """Where global attention is done; None where no position asks; refuses all other attention."""
     from retinoscope.anatomy.attentions import holder, logits
-    from retinoscope.anatomy.flow import arguments, operation
+    from retinoscope.anatomy.graph.flow import arguments, operation
 
     found = table.sites.dissection
     at = logits(found, attention)
@@ -251,7 +251,7 @@ def _counted(
 
 def _fits(found: Dissection, softmax: fx.Node, ward: _Ward) -> bool:
     """Whether a softmax is one over the ward's keys for its queries."""
-    from retinoscope.anatomy.flow import arguments
+    from retinoscope.anatomy.graph.flow import arguments
 
     shape = found.flow.shape(softmax)
     if len(shape) < -min(ward.query_dim, ward.key_dim):
@@ -276,7 +276,7 @@ def _foreseen(
 ) -> Dissection | None:
     """What the patient should be: the model's graph, with the masks put into it."""
     from retinoscope.anatomy.attentions import FUSED
-    from retinoscope.anatomy.flow import operation
+    from retinoscope.anatomy.graph.flow import operation
     from retinoscope.anatomy.masked import Mask, masked, read_from
     from retinoscope.layers.attention_mask import along
 
@@ -312,7 +312,7 @@ def _runs(
     """How often each module really runs in one pass, with and without gradients; the logits."""
     import torch
 
-    from retinoscope.anatomy.answer import choose_logits
+    from retinoscope.anatomy.graph.answer import choose_logits
     from retinoscope.surgery.graft import Around, graft
 
     class Counting(Around):

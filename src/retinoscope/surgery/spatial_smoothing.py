@@ -96,7 +96,7 @@ class SpatialSmoothing:
     def _check_sizes(self, table: Table) -> None:
         """Refuse where what follows cannot take maps that have grown."""
         from retinoscope.anatomy.example import as_batch
-        from retinoscope.anatomy.rest import at_rest
+        from retinoscope.anatomy.graph.rest import at_rest
         from retinoscope.core.errors import first_line
 
         image = as_batch(table.patient, table.anatomy.image[1:])

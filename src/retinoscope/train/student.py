@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from retinoscope.anatomy.answer import choose_logits
+from retinoscope.anatomy.graph.answer import choose_logits
 from retinoscope.core.errors import UnknownModel
 from retinoscope.core.settings import WrongSetting
 from retinoscope.core.specification import Specification

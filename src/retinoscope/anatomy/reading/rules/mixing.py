@@ -19,10 +19,10 @@ from retinoscope.anatomy.axes import (
     size_of,
     unknown,
 )
-from retinoscope.anatomy.einsum import parse_einsum
-from retinoscope.anatomy.facts import Fact
-from retinoscope.anatomy.flow import operation
-from retinoscope.anatomy.reader import Given, Meaning, Reader, Rule, agree, as_list, resized
+from retinoscope.anatomy.graph.flow import operation
+from retinoscope.anatomy.reading.einsum import parse_einsum
+from retinoscope.anatomy.reading.facts import Fact
+from retinoscope.anatomy.reading.reader import Given, Meaning, Reader, Rule, agree, as_list, resized
 
 
 def _learned_map(mixed: Dimension, learned: bool) -> Fact:

@@ -20,8 +20,8 @@ from retinoscope.anatomy.axes import (
     soften,
     unknown,
 )
-from retinoscope.anatomy.facts import WORK, Fact
-from retinoscope.anatomy.flow import BATCH, Flow, arguments, chosen, is_tensor, operation
+from retinoscope.anatomy.graph.flow import BATCH, Flow, arguments, chosen, is_tensor, operation
+from retinoscope.anatomy.reading.facts import WORK, Fact
 
 Given = Mapping[str, Any]
 """The arguments of a call by name."""

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 
 from torch import fx
 
-from retinoscope.anatomy.einsum import parse_einsum
-from retinoscope.anatomy.flow import Flow, arguments, operation
+from retinoscope.anatomy.graph.flow import Flow, arguments, operation
+from retinoscope.anatomy.reading.einsum import parse_einsum
 
 
 def flops(flow: Flow, node: fx.Node) -> int:

@@ -21,9 +21,9 @@ from retinoscope.anatomy.axes import (
     size_of,
     unknown,
 )
-from retinoscope.anatomy.facts import Fact
-from retinoscope.anatomy.flow import operation
-from retinoscope.anatomy.reader import Given, Meaning, Reader, Rule, agree, as_list, resized
+from retinoscope.anatomy.graph.flow import operation
+from retinoscope.anatomy.reading.facts import Fact
+from retinoscope.anatomy.reading.reader import Given, Meaning, Reader, Rule, agree, as_list, resized
 
 _SAME = {
     "contiguous", "clone", "to", "_to_copy", "detach", "alias", "roll", "flip", "lift_fresh_copy",

@@ -15,8 +15,8 @@ from itertools import pairwise
 import networkx as nx
 from torch import fx
 
-from retinoscope.anatomy.facts import WORK, Fact
-from retinoscope.anatomy.flow import Flow, ancestors, arguments, is_tensor, operation
+from retinoscope.anatomy.graph.flow import Flow, ancestors, arguments, is_tensor, operation
+from retinoscope.anatomy.reading.facts import WORK, Fact
 
 _SCALINGS = {"mul", "div", "neg", "multiply", "divide"}
 

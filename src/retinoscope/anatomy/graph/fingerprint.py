@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, fx
 from torch.fx.node import map_arg
 
-from retinoscope.anatomy.export import Graph
+from retinoscope.anatomy.graph.export import Graph
 
 _ADDRESS = re.compile(r"0x[0-9a-f]+")
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 
 from torch import fx
 
-from retinoscope.anatomy.facts import WORK, Fact
-from retinoscope.anatomy.flow import Flow, ancestors, is_tensor
-from retinoscope.anatomy.steps import Step, Stepper
+from retinoscope.anatomy.graph.flow import Flow, ancestors, is_tensor
+from retinoscope.anatomy.reading.facts import WORK, Fact
+from retinoscope.anatomy.units.steps import Step, Stepper
 
 
 @dataclass

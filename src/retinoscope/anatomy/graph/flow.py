@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, fx
 from torch._ops import OpOverload
 
-from retinoscope.anatomy.export import Graph
+from retinoscope.anatomy.graph.export import Graph
 
 BATCH = 10007
 """Stands for the number of images where sizes are compared: a prime larger than any other size."""

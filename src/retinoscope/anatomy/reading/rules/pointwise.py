@@ -7,9 +7,9 @@ from dataclasses import replace
 from torch import fx
 
 from retinoscope.anatomy.axes import POSITIONS, Axes, cut, is_soft, roles_of, size_of, soften
-from retinoscope.anatomy.facts import WORK, Fact
-from retinoscope.anatomy.flow import arguments, operation
-from retinoscope.anatomy.reader import Given, Meaning, Reader, Rule, as_list
+from retinoscope.anatomy.graph.flow import arguments, operation
+from retinoscope.anatomy.reading.facts import WORK, Fact
+from retinoscope.anatomy.reading.reader import Given, Meaning, Reader, Rule, as_list
 
 _NONLINEAR = {
     "relu", "relu6", "gelu", "silu", "mish", "sigmoid", "hardsigmoid", "hardswish", "hardtanh",

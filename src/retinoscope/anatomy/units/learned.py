@@ -7,9 +7,9 @@ from typing import cast
 
 from torch import fx, nn
 
-from retinoscope.anatomy.cost import constants_behind
-from retinoscope.anatomy.cut import Piece
-from retinoscope.anatomy.flow import Flow, arguments, operation
+from retinoscope.anatomy.graph.flow import Flow, arguments, operation
+from retinoscope.anatomy.units.cost import constants_behind
+from retinoscope.anatomy.units.cut import Piece
 
 _PRODUCTS = {"matmul", "mm", "bmm", "mv", "addmm", "baddbmm", "addmv", "einsum",
              "scaled_dot_product_attention"}  # fmt: skip

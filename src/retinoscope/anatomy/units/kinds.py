@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from torch import fx
 
-from retinoscope.anatomy.facts import Fact
+from retinoscope.anatomy.reading.facts import Fact
 from retinoscope.core.unit import Kind
 
 _ORDER = (

@@ -18,10 +18,10 @@ import torch
 from torch import Tensor, fx, nn
 from torch.export import Dim, ExportedProgram
 
-from retinoscope.anatomy.answer import choose_logits
 from retinoscope.anatomy.example import Example, as_batch
-from retinoscope.anatomy.functional import functional
-from retinoscope.anatomy.rest import at_rest, quiet, unlocated
+from retinoscope.anatomy.graph.answer import choose_logits
+from retinoscope.anatomy.graph.functional import functional
+from retinoscope.anatomy.graph.rest import at_rest, quiet, unlocated
 from retinoscope.core.errors import (
     NotABackbone,
     NotExportable,

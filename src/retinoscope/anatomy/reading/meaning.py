@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from torch import fx
 
-from retinoscope.anatomy.facts import Fact
-from retinoscope.anatomy.flow import Flow
-from retinoscope.anatomy.reader import Meaning, Reader
-from retinoscope.anatomy.rules import mixing, moving, pointwise
+from retinoscope.anatomy.graph.flow import Flow
+from retinoscope.anatomy.reading.facts import Fact
+from retinoscope.anatomy.reading.reader import Meaning, Reader
+from retinoscope.anatomy.reading.rules import mixing, moving, pointwise
 
 RULES = pointwise.RULES | mixing.RULES | moving.RULES
 

@@ -1,0 +1,1 @@
+"""First: any model → the functional graph of what it computes, and how data flows through it."""
