@@ -10,6 +10,7 @@ from torch.nn.functional import cross_entropy
 from retinoscope.core.errors import NotApplicable
 from retinoscope.core.subject import Batch, Subject
 from retinoscope.geometry.scores import Scores, scored
+from retinoscope.models.memory import DoesNotFit
 from retinoscope.models.order_one import draw_at_order_one
 from run.tiny import build
 
@@ -116,7 +117,7 @@ class Hungry(nn.Module):
     "error", [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("can't allocate memory")]
 )
 @pytest.mark.parametrize("soft", [False, True])
-def test_without_memory_batches_are_halved(model, error, soft):
+def test_without_memory_batches_are_divided(model, error, soft):
     said = []
     found = scored(
         subject_of(Hungry(model, 2, error)), [batch_of(0, 7, soft), batch_of(7, 8)], said.append
@@ -125,14 +126,13 @@ def test_without_memory_batches_are_halved(model, error, soft):
     assert found.nll == pytest.approx(expected.nll, rel=1e-6)
     assert (found.accuracy, found.images) == (expected.accuracy, 8)
     assert said == [
-        "out of memory: batch halved from 7 to 3 images",
-        "out of memory: batch halved from 3 to 1 images",
-        "out of memory: batch halved from 4 to 2 images",
+        "out of memory: a mini-batch of 7 goes through in 2 parts",
+        "out of memory: a mini-batch of 7 goes through in 4 parts",
     ]
 
 
 def test_one_image_that_does_not_fit_and_other_errors_are_raised(model):
-    with pytest.raises(torch.OutOfMemoryError):
+    with pytest.raises(DoesNotFit, match=r"One image does not fit into memory\. Use a smaller"):
         scored(subject_of(Hungry(model, 0, torch.OutOfMemoryError("full"))), [batch_of(0, 3)])
     with pytest.raises(RuntimeError, match="other"):
         scored(subject_of(Hungry(model, 0, RuntimeError("other"))), [batch_of(0, 3)])

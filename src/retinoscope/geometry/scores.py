@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 
 from retinoscope.core.errors import NotApplicable
 from retinoscope.core.subject import Batch, Subject
-from retinoscope.models.device import out_of_memory
+from retinoscope.models.memory import Parts, slices, went_in_parts
 
 
 @dataclass(frozen=True)
@@ -33,10 +33,10 @@ def scored(
     By log-softmax in double precision: no logit is too large for it. ``say`` is told where memory
     forces a batch through in parts.
     """
-    lost, hits = [np.empty(0)], [np.empty(0)]
+    lost, hits, parts = [np.empty(0)], [np.empty(0)], Parts()
     with torch.inference_mode():
         for batch in batches:
-            for logits, part in _answers(subject, batch, say):
+            for logits, part in _answers(subject, batch, parts, say):
                 one, other = _each(logits, part)
                 lost.append(one)
                 hits.append(other)
@@ -48,21 +48,19 @@ def scored(
 
 
 def _answers(
-    subject: Subject, batch: Batch, say: Callable[[str], None]
-) -> Iterator[tuple[Tensor, Batch]]:
-    """The logits of a batch; in halves as often as memory demands."""
-    parts = [batch] if len(batch.images) else []
-    while parts:
-        part = parts.pop(0)
-        images = len(part.images)
-        try:
-            yield subject.model(subject.to_device(part.images)).cpu().double(), part
-        except (torch.OutOfMemoryError, RuntimeError) as error:
-            if not out_of_memory(error) or images == 1:
-                raise
-            half = images // 2
-            say(f"out of memory: batch halved from {images} to {half} images")
-            parts[:0] = [part.rows(slice(half)), part.rows(slice(half, None))]
+    subject: Subject, batch: Batch, parts: Parts, say: Callable[[str], None]
+) -> list[tuple[Tensor, Batch]]:
+    """The logits of a batch; in parts where memory demands it."""
+    images = len(batch.images)
+
+    def answer(count: int) -> list[tuple[Tensor, Batch]]:
+        some = [batch.rows(part) for part in slices(images, count)]
+        return [(subject.model(subject.to_device(b.images)).cpu().double(), b) for b in some]
+
+    def split(count: int) -> None:
+        say(went_in_parts(images, count))
+
+    return parts.run(answer, images, split) if images else []
 
 
 def _each(logits: Tensor, batch: Batch) -> tuple[np.ndarray, np.ndarray]:

@@ -11,10 +11,9 @@ from timm.utils.model_ema import ModelEmaV3
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from retinoscope.core.errors import RetinoscopeError
 from retinoscope.core.settings import WrongSetting
 from retinoscope.data.augmenting import generator
-from retinoscope.models.device import out_of_memory
+from retinoscope.models.memory import Parts
 from retinoscope.train.feed import Portion
 from retinoscope.train.objective import averaged, distilled, objective
 from retinoscope.train.optimiser import make_optimiser, optimiser_state, restore_optimiser
@@ -26,6 +25,7 @@ from retinoscope.train.student import Student
 
 _DROPPED, _SCORED = 4, 5
 """Mark the random numbers that a network draws, beside those of its images."""
+_WAY_OUT = "Use a smaller model, smaller images or precision=bfloat16."
 
 
 class Learner:
@@ -47,7 +47,7 @@ class Learner:
             raise WrongSetting(
                 "This device has no float64. Use precision=float32, or --device cpu."
             )
-        self._parts = recipe.accumulate
+        self._parts = Parts(recipe.accumulate)
         self._dtype = torch.float64 if recipe.precision == "float64" else torch.float32
         self._layout = torch.channels_last if recipe.channels_last else torch.contiguous_format
         student.to(team.device, self._dtype).train()
@@ -96,30 +96,38 @@ class Learner:
 
     def _gradient(self, step: int, images: Tensor, targets: Tensor) -> Tensor:
         """Leave the gradient to step by in the parameters; in more parts if memory runs out."""
-        while True:
-            try:
-                loss = self._backward(step, images, targets)
-                if self.recipe.sam:
-                    with climbed(self.student.parameters(), self.recipe.sam):
-                        with unrecorded(self.student):
-                            self._backward(step, images, targets)
-                return loss
-            except ValueError as error:
-                if "more than 1 value per channel" not in str(error):
-                    raise
-                raise WrongSetting(
-                    f"A batch norm of {self.recipe.model} needs more than one image at a time; it "
-                    f"gets {len(images)} in {self._parts} parts. Use a larger batch, or a smaller "
-                    "accumulate."
-                ) from error
-            except (torch.OutOfMemoryError, RuntimeError) as error:
-                self._halve(error, len(images))
 
-    def _backward(self, step: int, images: Tensor, targets: Tensor) -> Tensor:
+        def work(parts: int) -> Tensor:
+            loss = self._backward(step, images, targets, parts)
+            if self.recipe.sam:
+                with climbed(self.student.parameters(), self.recipe.sam):
+                    with unrecorded(self.student):
+                        self._backward(step, images, targets, parts)
+            return loss
+
+        def split(parts: int) -> None:
+            self.optimiser.zero_grad(set_to_none=True)
+            self._say(
+                f"Out of memory: each batch of {len(images)} now goes through in {parts} parts. "
+                "The gradient stays that of the whole batch; batch norms see "
+                f"{len(images) // parts} images at a time. Say accumulate={parts} to begin so."
+            )
+
+        try:
+            return self._parts.run(work, len(images), split, _WAY_OUT)
+        except ValueError as error:
+            if "more than 1 value per channel" not in str(error):
+                raise
+            raise WrongSetting(
+                f"A batch norm of {self.recipe.model} needs more than one image at a time; it "
+                f"gets {len(images)} in {self._parts.count} parts. Use a larger batch, or a "
+                "smaller accumulate."
+            ) from error
+
+    def _backward(self, step: int, images: Tensor, targets: Tensor, parts: int) -> Tensor:
         """Leave the gradient of the mean loss in the parameters; a step always draws the same."""
         torch.manual_seed(self.seed(step))
         total = torch.zeros((), device=images.device, dtype=self._dtype)
-        parts = min(self._parts, len(images))
         chunks = list(zip(images.chunk(parts), targets.chunk(parts), strict=True))
         for place, (some, goal) in enumerate(chunks):
             with self._synchronised(last=place == len(chunks) - 1):
@@ -158,22 +166,6 @@ class Learner:
         with self._joined.no_sync() if wait else nullcontext():  # type: ignore[operator]
             yield
 
-    def _halve(self, error: Exception, images: int) -> None:
-        if not out_of_memory(error):
-            raise error
-        self.optimiser.zero_grad(set_to_none=True)
-        if self._parts >= images:
-            raise RetinoscopeError(
-                "One image does not fit into memory for training. Use a smaller model, smaller "
-                "images or precision=bfloat16."
-            ) from error
-        self._parts *= 2
-        self._say(
-            f"Out of memory: each batch of {images} now goes through in {self._parts} parts. The "
-            f"gradient stays that of the whole batch; batch norms see {images // self._parts} "
-            f"images at a time. Say accumulate={self._parts} to begin so."
-        )
-
     def finite(self) -> bool:
         """Whether all weights are numbers."""
         return all(bool(torch.isfinite(p).all()) for p in self.student.parameters())
@@ -186,7 +178,7 @@ class Learner:
         if self.average is not None:
             held = self.average.module.state_dict()
             named |= {f"average.{key}": value for key, value in held.items()}
-        return named, {"optimiser": plain, "parts": self._parts}
+        return named, {"optimiser": plain, "parts": self._parts.count}
 
     def restore(self, tensors: Mapping[str, Tensor], plain: Mapping[str, Any]) -> None:
         """Put back what :meth:`state` gave."""
@@ -199,4 +191,4 @@ class Learner:
         if self.average is not None:
             self.average.module.load_state_dict(under("average"))
         restore_optimiser(self.optimiser, under("optimiser"), plain["optimiser"])
-        self._parts = plain["parts"]
+        self._parts.count = plain["parts"]
