@@ -1,29 +1,44 @@
-"""What every test needs: one thread, and models in which nothing hides."""
+"""What every test needs: one thread, models in which nothing hides, and few exports."""
 
 from __future__ import annotations
 
+import gc
 import logging
 from collections.abc import Callable
+from functools import cache
 
 import pytest
 import timm
 import torch
 from torch import nn
 
+from retinoscope import Anatomy, Replay, dissect, replay
 from retinoscope.models.order_one import draw_at_order_one
 
 torch.set_num_threads(1)
 logging.getLogger("torch.export").setLevel(logging.ERROR)
 
 
+def pytest_collection_finish() -> None:
+    """What was imported stays; an export makes many objects, and few of them in cycles."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
+
+
+def pytest_sessionfinish() -> None:
+    """Else libraries complain at the very end that theirs was not let go."""
+    gc.unfreeze()
+
+
+def _ordered(name: str, **options: object) -> nn.Module:
+    return draw_at_order_one(timm.create_model(name, **options)).eval()
+
+
 @pytest.fixture
 def order_one() -> Callable[..., nn.Module]:
     """Make a timm model with all parameters and statistics drawn at order one, in eval mode."""
-
-    def make(name: str, **options: object) -> nn.Module:
-        return draw_at_order_one(timm.create_model(name, **options)).eval()
-
-    return make
+    return _ordered
 
 
 @pytest.fixture
@@ -38,3 +53,26 @@ def exports(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(torch.export, "export", counted)
     return seen
+
+
+@pytest.fixture(scope="session")
+def taken_apart() -> Callable[..., Anatomy]:
+    """The anatomy of a fresh timm model by name, size and options: once in a run for all tests."""
+
+    @cache
+    def look(name: str, size: int | tuple[int, int], **options: object) -> Anatomy:
+        return dissect(timm.create_model(name, **options), size)
+
+    return look
+
+
+@pytest.fixture(scope="session")
+def replayed() -> Callable[..., tuple[nn.Module, Replay]]:
+    """A timm model at order one and its replay, once in a run: for tests that leave both alone."""
+
+    @cache
+    def look(name: str, size: int | tuple[int, int], **options: object) -> tuple[nn.Module, Replay]:
+        model = _ordered(name, **options)
+        return model, replay(model, size)
+
+    return look

@@ -14,6 +14,7 @@ from torch import nn
 
 from retinoscope.layers.attention_block import AttentionBlock
 from retinoscope.models.order_one import draw_at_order_one
+from sampling import PROOF, sampled
 
 FOLDER = Path(__file__).parents[2] / "examples"
 
@@ -34,6 +35,7 @@ def smp() -> ModuleType:
     return pytest.importorskip("segmentation_models_pytorch")
 
 
+@pytest.mark.docs
 def test_segmentation_learns(smp, capsys):
     before, after = load("segment_with_alternet").main(steps=20, size=(64, 64))
 
@@ -60,6 +62,7 @@ def test_segmentation_scores_what_it_says(smp):
     assert found.iou == 0.5
 
 
+@pytest.mark.docs
 def test_detection_learns(capsys):
     example = load("detect_with_alternet")
 
@@ -82,6 +85,17 @@ def test_detection_learns(capsys):
     assert capsys.readouterr().out.count("detections") == 4
 
 
+def test_both_examples_run_one_step(smp, capsys):
+    """Whole, and that they learn, by ``make docs``."""
+    before, after = load("segment_with_alternet").main(steps=1, size=(64, 64))
+    assert before.loss > 0
+    assert after.loss != before.loss
+    outcome = load("detect_with_alternet").main(steps=1)
+    assert outcome.first.keys() == outcome.last.keys()
+    assert all(math.isfinite(loss) for loss in outcome.first.values())
+    assert "after 1 steps" in capsys.readouterr().out
+
+
 def test_pyramid_takes_images_that_nothing_divides():
     backbone = load("detect_with_alternet").Pyramid("alternet18", out_channels=16).eval()
 
@@ -93,6 +107,7 @@ def test_pyramid_takes_images_that_nothing_divides():
     ]  # fmt: skip
 
 
+@PROOF
 def test_alternet50_is_an_encoder_of_five_strides(smp):
     network = smp.Unet("tu-alternet50", encoder_weights=None, classes=3)
     draw_at_order_one(network)
@@ -115,7 +130,7 @@ def test_alternet50_is_an_encoder_of_five_strides(smp):
             assert parameter.grad.abs().max() > 0, name
 
 
-@pytest.mark.parametrize("network", ["FPN", "Linknet", "DeepLabV3Plus"])
+@pytest.mark.parametrize("network", sampled(["FPN", "Linknet", "DeepLabV3Plus"], "DeepLabV3Plus"))
 def test_other_decoders_take_it_too(smp, network):
     """DeepLab asks for an output stride of 16: its last stage dilates instead of subsampling."""
     built = getattr(smp, network)("tu-alternet18", encoder_weights=None, classes=2).eval()
