@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from retinoscope import replay
+from sampling import PROOF
 
 # Which module to silence, for someone who knows each architecture.
 BRANCH = {
@@ -21,7 +22,16 @@ COUNT = {
     "convnext_tiny": 18,
 }
 # Where a block lays its branch out anew behind the last module, no module's output is the branch.
-NAMED = {"swin_tiny_patch4_window7_224": 12, "convnext_tiny": 0}
+NAMED = {"swin_tiny_patch4_window7_224": 0.5, "convnext_tiny": 0}
+SHALLOW = {  # options, size, how many residual units
+    "vit_tiny_patch16_224": ({"img_size": 32, "depth": 2}, 32, 4),
+    "swin_tiny_patch4_window7_224": (
+        {"img_size": 56, "depths": (2, 1), "num_heads": (3, 6)}, 56, 6
+    ),
+    "pit_ti_224": ({"img_size": 64, "depth": (1, 1, 1)}, 64, 6),
+    "resnet50": ({"layers": (2, 1, 1, 2)}, 64, 2),
+    "convnext_tiny": ({"depths": (1, 1, 2, 1), "dims": (8, 16, 16, 24)}, 64, 5),
+}  # fmt: skip
 
 
 def silenced(model, path, x):
@@ -35,15 +45,21 @@ def silenced(model, path, x):
         handle.remove()
 
 
-@pytest.mark.parametrize("name", BRANCH)
-def test_every_residual_unit(name, order_one):
-    model = order_one(name)
-    ours = replay(model, 224, name=name)
-    x = torch.randn(1, 3, 224, 224, generator=torch.Generator().manual_seed(3))
+@pytest.mark.parametrize(
+    ("name", "options", "size", "count"),
+    [
+        *((name, *SHALLOW[name]) for name in BRANCH),
+        *(pytest.param(name, {}, 224, COUNT[name], marks=PROOF) for name in BRANCH),
+    ],
+)
+def test_every_residual_unit(name, options, size, count, order_one):
+    model = order_one(name, **options)
+    ours = replay(model, size, name=name)
+    x = torch.randn(1, 3, size, size, generator=torch.Generator().manual_seed(3))
     with torch.no_grad():
         whole = model(x)
         lesions = list(ours.lesions(x))
-        assert len(lesions) == COUNT[name] == len(ours.anatomy.where(residual=True))
+        assert len(lesions) == count == len(ours.anatomy.where(residual=True))
         scale = whole.abs().max()
         for unit, logits in lesions:
             expected = silenced(model, BRANCH[name](unit.name), x)
@@ -53,7 +69,7 @@ def test_every_residual_unit(name, order_one):
                 by_module = silenced(model, unit.module, x)
                 assert (logits - by_module).abs().max() <= 1e-6 * scale, unit.module
         named = sum(unit.module is not None for unit, _ in lesions)
-        assert named == NAMED.get(name, COUNT[name])
+        assert named == NAMED.get(name, 1) * count
 
 
 def test_without_is_a_module_of_its_own(order_one):
@@ -69,10 +85,9 @@ def test_without_is_a_module_of_its_own(order_one):
     torch.testing.assert_close(ours(x), model(x))  # the chain itself is whole
 
 
-def test_inner_units_can_be_removed(order_one):
-    model = order_one("mobilevit_xxs")
-    ours = replay(model, 128)
-    x = torch.randn(2, 3, 128, 128)
+def test_inner_units_can_be_removed(replayed):
+    model, ours = replayed("mobilevit_xxs", 64)
+    x = torch.randn(2, 3, 64, 64)
     unit = next(u for u in ours.anatomy.walk() if u.name == "stages.2.1.transformer.0.attn")
     with torch.no_grad():
         expected = silenced(model, "stages.2.1.transformer.0.attn", x)
@@ -116,8 +131,16 @@ class TwoTerms(torch.nn.Module):
 
 def test_a_difference_inside_a_branch_is_one_branch(order_one):
     """PoolFormer adds what pooling changes: x + (pool(x) - x)."""
-    ours = replay(order_one("poolformer_s12"), 64)
-    pools = ours.anatomy.where(kind="pool")
+    whole = order_one("poolformer_s12")  # whose other stages are like the first
+    head = [torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(64, 5)]
+    model = torch.nn.Sequential(whole.stem, whole.stages[0], *head)
+    pools = replay(model, 64).anatomy.where(kind="pool")
+    assert [(unit.residual, unit.note) for unit in pools] == [(True, "")] * 2
+
+
+@PROOF
+def test_a_difference_inside_each_branch_of_poolformer(order_one):
+    pools = replay(order_one("poolformer_s12"), 64).anatomy.where(kind="pool")
     assert [(unit.residual, unit.note) for unit in pools] == [(True, "")] * 12
 
 

@@ -1,17 +1,21 @@
 """Networks that once went wrong, each with what it must be."""
 
+from dataclasses import replace
 from functools import lru_cache
 
 import pytest
 import timm
 import torch
 import torchvision
+from timm.models.byoanet import model_cfgs
+from timm.models.byobnet import ByobNet
 from torch import nn
 from torch._subclasses import FakeTensor
 from torch.nn import functional as F
 
 from retinoscope import dissect, replay
 from retinoscope.core.errors import NotABackbone, NotExportable, WrongInput
+from sampling import PROOF
 
 
 class Net(nn.Module):
@@ -58,7 +62,37 @@ def test_caches_outside_the_model_hold_real_tensors_afterwards():
     assert not isinstance(model(torch.zeros(1, 3, 32, 32)), FakeTensor)
 
 
+class Keeping(Net):
+    """Keeps what it made from its weights in a first run in eval mode, as LeViT does."""
+
+    def __init__(self):
+        super().__init__(block)
+        self.kept = {}
+
+    def train(self, mode=True):
+        if mode:
+            self.kept = {}
+        return super().train(mode)
+
+    def forward(self, x):
+        if "gain" not in self.kept:
+            self.kept["gain"] = self.token.exp().view(1, -1, 1, 1)
+        return self.fc((block(self, self.stem(x)) * self.kept["gain"]).mean((2, 3)))
+
+
 def test_what_a_model_cached_from_its_weights_is_not_taken_for_a_constant():
+    fresh, used = Keeping().eval(), Keeping().eval()
+    with torch.no_grad():
+        used(torch.zeros(1, 3, 32, 32))
+    kept = dict(used.kept)
+    assert kept
+    assert dissect(used, 32) == dissect(fresh, 32)
+    assert used.kept == kept
+    assert not fresh.kept
+
+
+@PROOF
+def test_what_levit_cached_from_its_weights_is_not_taken_for_a_constant():
     """LeViT keeps its attention biases after a first run in eval mode."""
     fresh, used = (timm.create_model("levit_128s").eval() for _ in range(2))
     with torch.no_grad():
@@ -237,7 +271,8 @@ def test_units_behind_pruned_tokens_are_still_units():
 
 
 def test_plain_networks_with_few_classes_keep_their_body():
-    vgg = dissect(torchvision.models.vgg11(num_classes=10), 224)
+    with torch.device("meta"):
+        vgg = dissect(torchvision.models.vgg11(num_classes=10), 224)
     assert vgg.sketch == "P↓C|P↓CC|P↓CC|P↓CC|P↓P"
     assert vgg.units[-1].kind == "head"
     maps = [nn.Conv2d(3, 6, 5), nn.ReLU(), nn.MaxPool2d(2)]
@@ -298,6 +333,7 @@ def test_modules_where_surgery_would_differ_from_the_lesion_are_not_named():
     assert [unit.module for unit in twice.where(kind="conv")] == [None, None]
 
 
+@PROOF
 def test_torchvision_maxvit_comes_apart():
     anatomy = dissect(torchvision.models.maxvit_t(), 224)
     stages = ["C↓AMAMCAMAM"] * 2 + ["C↓AMAM" + "CAMAM" * 4] + ["C↓AMAMCAMAM"]
@@ -335,11 +371,12 @@ def test_sizes_of_other_integer_types():
 
 
 def test_one_channel_by_size():
-    assert dissect(timm.create_model("test_vit", in_chans=1), 160).image == (1, 160, 160)
+    model = timm.create_model("vit_tiny_patch16_224", in_chans=1, img_size=32, depth=1)
+    assert dissect(model, 32).image == (1, 32, 32)
 
 
-def test_images_and_maps_of_the_wrong_kind(order_one):
-    ours = replay(order_one("test_vit"), 160)
+def test_images_and_maps_of_the_wrong_kind(replayed):
+    _, ours = replayed("test_vit", 160)
     with pytest.raises(
         WrongInput, match=r"taken apart in torch\.float32; got images in torch\.float64"
     ):
@@ -351,6 +388,15 @@ def test_images_and_maps_of_the_wrong_kind(order_one):
 
 def test_a_single_window_keeps_its_grid():
     """Halo attention over one block: overlapping windows of which there is only one."""
+    layout = model_cfgs["halonet_h1"]
+    blocks = [replace(layout.blocks[stage], d=1 + stage // 3) for stage in (0, 3)]
+    anatomy = dissect(ByobNet(replace(layout, blocks=tuple(blocks))), 64)
+    assert anatomy.sketch == "A|A↓A"
+    assert [str(unit.grid) for unit in anatomy][-3:] == ["8×8", "8×8", "None"]
+
+
+@PROOF
+def test_single_windows_of_halonet_keep_their_grids():
     anatomy = dissect(timm.create_model("halonet_h1"), 256)
     assert anatomy.sketch == "AAA|A↓AA|A↓" + "A" * 9 + "|A↓AA"
     assert [str(unit.grid) for unit in anatomy][-4:] == ["8×8", "8×8", "8×8", "None"]
