@@ -16,6 +16,8 @@ from retinoscope.data.cues import SPLITS, Cues, ImpossibleCues
 from retinoscope.data.cues_shapes import SHAPES, inside, silhouettes
 from retinoscope.data.cues_textures import TEXTURES, weaves
 from retinoscope.data.source import UnknownData
+from retinoscope.models.load import load_model
+from sampling import PROOF
 
 CHECKSUM = "a82baa92bef55238662d6bfaad5cc78150b803bb53a0e9e31e72d03dbe7e60c3"
 POINTS = 397  # a prime: no point of a grid lies exactly on an edge of a pattern
@@ -277,9 +279,9 @@ def fit(model, steps, rate):
     return model.eval()
 
 
-def agreement(model, split, cue):
+def agreement(model, split, cue, images=2000):
     """How often the model answers the class of this cue."""
-    cues = Cues(split, images=2000)
+    cues = Cues(split, images=images)
     with torch.no_grad():
         answers = model(tensors(cues)[0]).argmax(1).numpy()
     return (answers == cues.attributes[cue]).mean()
@@ -295,10 +297,12 @@ def small_network():
     return fit(nn.Sequential(*layers), 450, 4e-3)
 
 
+@PROOF
 def test_a_small_network_learns_much_but_not_all_in_a_minute(small_network):
     assert 0.60 < agreement(small_network, "test", "shape") < 0.98
 
 
+@PROOF
 def test_each_cue_alone_is_enough_to_answer_and_both_have_a_say(small_network):
     assert agreement(small_network, "shape_only", "shape") > 0.25
     assert agreement(small_network, "texture_only", "texture") > 0.25
@@ -306,6 +310,22 @@ def test_each_cue_alone_is_enough_to_answer_and_both_have_a_say(small_network):
     assert agreement(small_network, "conflict", "texture") > 0.12
 
 
+def test_a_packaged_network_answers_by_each_cue_alone_and_by_both():
+    loaded = load_model("micro_resnet")
+    wants = loaded.preprocessing
+    mean, std = (torch.tensor(values)[:, None, None] for values in (wants.mean, wants.std))
+
+    def answers(images):
+        return loaded.model(((images + 2) * 64 / 255 - mean) / std)
+
+    for split, cue, least in (
+        ("test", "shape", 0.40), ("shape_only", "shape", 0.15), ("texture_only", "texture", 0.15),
+        ("conflict", "shape", 0.12), ("conflict", "texture", 0.12),
+    ):  # fmt: skip
+        assert least < agreement(answers, split, cue, images=500) < 0.98, (split, cue)
+
+
+@PROOF
 def test_pixels_alone_do_not_tell_the_class():
     torch.manual_seed(0)
     linear = fit(nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 10)), 450, 1e-3)

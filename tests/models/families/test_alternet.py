@@ -5,6 +5,7 @@ import torch
 import retinoscope.models  # noqa: F401
 from retinoscope import dissect
 from retinoscope.models.order_one import draw_at_order_one
+from sampling import PROOF, sampled
 
 
 def millions(name: str, **options) -> float:
@@ -54,7 +55,8 @@ def test_blocks_of_the_last_stage_cost_what_the_paper_says():
 
 @pytest.mark.parametrize(
     ("name", "size", "sketch"),
-    [
+    sampled(
+        [
         ("alternet50_cifar", 32, "CCC|C↓CCA|C↓CCCCA|C↓ACA"),
         ("alternet18", 64, "CC|C↓A|C↓A|C↓A"),
         ("alternet34_cifar", 32, "CCC|C↓CCA|C↓CCCCA|C↓ACA"),
@@ -65,12 +67,15 @@ def test_blocks_of_the_last_stage_cost_what_the_paper_says():
         ("preact_resnet50_smooth_cifar", 32, "CCCP|C↓CCCP|C↓CCCCCP|C↓CC"),
         ("micro_alternet", 32, "CC|C↓A|C↓CCA|C↓ACA"),
         ("micro_preact_resnet", 32, "CC|C↓C|C↓CCC|C↓CCC"),
-    ],
-)
+        ],
+        "alternet18", "preact_resnet18", "micro_alternet", "micro_preact_resnet",
+    ),
+)  # fmt: skip
 def test_anatomy_is_what_the_layout_says(name, size, sketch):
     assert dissect(timm.create_model(name).eval(), size).sketch == sketch
 
 
+@PROOF
 def test_deep_ones_have_their_layout():
     model = timm.create_model("alternet101_cifar", block="basic", widths=(8, 8, 8, 8))
     assert dissect(model.eval(), 32).sketch == f"CCC|C↓CCA|C↓{'C' * 21}A|C↓ACA"

@@ -4,6 +4,7 @@ import torch
 
 from retinoscope import dissect
 from retinoscope.models.families import convit_cifar  # noqa: F401  registers the models
+from sampling import sampled
 
 
 @pytest.fixture
@@ -24,7 +25,8 @@ def test_count_differs_from_imagenets_by_head_patches_and_positions():
 
 
 @pytest.mark.parametrize(
-    ("name", "gated", "plain"), [("convit_tiny_cifar", 10, 2), ("micro_convit", 4, 2)]
+    ("name", "gated", "plain"),
+    sampled([("convit_tiny_cifar", 10, 2), ("micro_convit", 4, 2)], "micro_convit"),
 )
 def test_anatomy_is_the_layout(name, gated, plain):
     model = timm.create_model(name).eval()

@@ -6,6 +6,7 @@ from safetensors.torch import save_file
 from models.survival import count, images, made, survives
 from retinoscope import dissect
 from retinoscope.models.families import convolutional_vit
+from sampling import PROOF, sampled
 
 KERNELS = {"conv3": 3, "conv5": 5, "convglobal": None}
 MICRO = [f"micro_vit_{kernel}" for kernel in KERNELS]
@@ -35,7 +36,7 @@ def test_parameters_do_not_depend_on_the_window(names, parameters):
     [
         *((name, {}, "AM" * 5) for name in MICRO),
         (MICRO[0], {"outside": "zero"}, "AM" * 5),
-        (TINY[1], {}, "AM" * 12),
+        pytest.param(TINY[1], {}, "AM" * 12, marks=PROOF),
     ],
 )
 def test_anatomy_is_that_of_vit(name, options, sketch):
@@ -49,7 +50,7 @@ def test_anatomy_is_that_of_vit(name, options, sketch):
     ]
 
 
-@pytest.mark.parametrize("name", [*MICRO, *TINY])
+@pytest.mark.parametrize("name", sampled([*MICRO, *TINY], MICRO[0], MICRO[2]))
 def test_forward_backward_export_bfloat16_and_file(name, tmp_path):
     small = {} if name in MICRO else {"depth": 2}  # twelve blocks show nothing that two do not
     logits = survives(made(name, **small), timm.create_model(name, **small), images(), tmp_path)

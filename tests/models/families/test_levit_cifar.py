@@ -4,6 +4,7 @@ import torch
 
 from retinoscope import dissect
 from retinoscope.models.families import levit_cifar  # noqa: F401  registers the models
+from sampling import sampled
 
 
 @pytest.fixture
@@ -29,7 +30,7 @@ def test_count_differs_from_imagenets_by_heads_and_biases():
 
 @pytest.mark.parametrize(
     ("name", "depths", "first"),
-    [("levit_128s_cifar", (2, 3, 4), 16), ("micro_levit", (2, 2, 2), 8)],
+    sampled([("levit_128s_cifar", (2, 3, 4), 16), ("micro_levit", (2, 2, 2), 8)], "micro_levit"),
 )
 def test_anatomy_is_the_layout(name, depths, first):
     anatomy = dissect(timm.create_model(name).eval(), 32)

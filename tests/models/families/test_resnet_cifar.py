@@ -12,6 +12,7 @@ from retinoscope.anatomy.replay import replay
 from retinoscope.layers.smoothing import Smooth
 from retinoscope.models.families.resnet_cifar import CifarStemResNet
 from retinoscope.models.order_one import draw_at_order_one
+from sampling import sampled
 
 MICRO = {
     "micro_resnet": "CC|C↓C|C↓CCC|C↓CCC",
@@ -52,7 +53,7 @@ def test_micro_models_are_small_and_cheap(name):
     assert 2e6 < counter.get_total_flops() / 2 <= 10e6
 
 
-@pytest.mark.parametrize("name", [*MICRO, *LARGE])
+@pytest.mark.parametrize("name", sampled(MICRO | LARGE, *MICRO, "resnet18_cifar"))
 def test_anatomy(name):
     anatomy = dissect(on_meta(name), 32)
     assert anatomy.sketch == (MICRO | LARGE)[name]
@@ -134,7 +135,7 @@ def test_the_head_is_reset(name, order_one):
     assert timm.create_model(name, num_classes=0, global_pool="")(x).shape == maps.shape
 
 
-@pytest.mark.parametrize("name", MICRO)
+@pytest.mark.parametrize("name", sampled(MICRO, "micro_resnet_smooth", "micro_resnet_mcdo"))
 def test_trains_exports_saves_and_runs_in_half_precision(name, order_one, tmp_path):
     survives_drawing(order_one(name), timm.create_model(name), images(), tmp_path)
 

@@ -4,6 +4,7 @@ import torch
 
 from retinoscope import dissect
 from retinoscope.models.families import transformers_cifar
+from sampling import sampled
 
 SKETCHES = {
     "vit_tiny_patch2_cifar": "AM" * 12,
@@ -96,7 +97,10 @@ def test_patches_of_another_size_leave_the_layout_alone(name):
     assert model.global_pool == other.global_pool
 
 
-@pytest.mark.parametrize("name", SKETCHES)
+MICRO = [name for name in SKETCHES if name.startswith("micro_")]
+
+
+@pytest.mark.parametrize("name", sampled(SKETCHES, *MICRO))
 def test_anatomy_is_the_layout(name):
     model = timm.create_model(name).eval()
     anatomy = dissect(model, 32)

@@ -11,6 +11,7 @@ from models.survival import images, on_meta, seeded, survives_drawing
 from retinoscope import dissect
 from retinoscope.layers.smoothing import Smooth
 from retinoscope.models.families.vgg_cifar import Halving
+from sampling import sampled
 
 # The first convolution is the stem; P↓ is the halving between two stages.
 MICRO = {
@@ -35,7 +36,7 @@ def small(order_one, variant):
     return order_one("micro_vgg", head_hidden=16, head_side=2, **VARIANTS[variant])
 
 
-@pytest.mark.parametrize("name", MICRO | LARGE)
+@pytest.mark.parametrize("name", sampled(MICRO | LARGE, *MICRO, "vgg16_smooth_cifar"))
 def test_anatomy(name):
     assert dissect(on_meta(name), 32).sketch == (MICRO | LARGE)[name]
 
@@ -196,7 +197,7 @@ def test_the_head_is_reset(variant, order_one):
     assert timm.create_model("micro_vgg", num_classes=0)(x).shape == (2, 64)
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", sampled(VARIANTS, "both", "mlp"))
 def test_trains_exports_saves_and_runs_in_half_precision(variant, order_one, tmp_path):
     other = timm.create_model("micro_vgg", head_hidden=16, head_side=2, **VARIANTS[variant])
     survives_drawing(small(order_one, variant), other, images(), tmp_path)
