@@ -1,4 +1,5 @@
 import copy
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -12,6 +13,7 @@ from retinoscope.core.errors import SurgeryRefused, UnknownSurgery
 from retinoscope.models.order_one import draw_at_order_one
 from retinoscope.surgery import parse_surgery
 from retinoscope.surgery.build_up import BuildUp, slots
+from sampling import PROOF, sampled
 
 FAMILIES = {
     "resnet26": ((0, 0, 1, 1), "CC|C↓C|C↓A|C↓A"),
@@ -28,11 +30,23 @@ FAMILIES = {
 }
 
 
-@pytest.mark.parametrize("name", FAMILIES)
-def test_ten_families_get_the_promised_anatomy_and_train(name):
-    plan, sketch = FAMILIES[name]
+SHALLOW = {  # the same blocks, fewer of them
+    "resnet26": ({"layers": (1, 1, 2, 2)}, (0, 0, 1, 1), "C|C↓|C↓A|C↓A"),
+    "convnext_atto": ({"depths": (1, 1, 2, 2)}, (0, 0, 1, 1), "C|C↓C|C↓CA|C↓CA"),
+    "resnetv2_50": ({"layers": (1, 1, 2, 3)}, (0, 0, 1, 1), "C|C↓|C↓A|C↓CA"),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "plan", "sketch"),
+    [
+        *((name, *SHALLOW[name]) for name in SHALLOW),
+        *(pytest.param(name, {}, *FAMILIES[name], marks=PROOF) for name in FAMILIES),
+    ],
+)
+def test_families_get_the_promised_anatomy_and_train(name, options, plan, sketch):
     torch.manual_seed(0)
-    model = timm.create_model(name, num_classes=5).eval()
+    model = timm.create_model(name, num_classes=5, **options).eval()
     anatomy = dissect(model, 64, name=name)
     before = copy.deepcopy(model.state_dict())
     patient = BuildUp(plan).operate(model, anatomy)
@@ -130,17 +144,24 @@ def test_the_new_unit_is_the_papers():
     torch.testing.assert_close(patient(x), model.answer(state.mean((2, 3))))
 
 
-def test_the_papers_fourth_block():
+@pytest.mark.parametrize(
+    ("layers", "sketch"),
+    [
+        ((1, 2, 2, 3), "C|C↓A|C↓A|C↓ACA"),
+        pytest.param((3, 4, 6, 3), "CCC|C↓CCA|C↓CCCCA|C↓ACA", marks=PROOF),
+    ],
+)
+def test_the_papers_fourth_block(layers, sketch):
     """ResNet-50's last stage has three blocks; with one more, two of them can be attention."""
-    model = timm.create_model("resnet50", num_classes=5)
+    model = timm.create_model("resnet50", num_classes=5, layers=layers)
     anatomy = dissect(model, 64, name="resnet50")
     with pytest.raises(SurgeryRefused, match=r"room for 1 of the 2 .* or set grow=True"):
         BuildUp((0, 1, 1, 2)).operate(model, anatomy)
     patient = BuildUp((0, 1, 1, 2), grow=True).operate(model, anatomy)
-    assert dissect(patient, 64).sketch == "CCC|C↓CCA|C↓CCCCA|C↓ACA"
+    assert dissect(patient, 64).sketch == sketch
     assert patient.layer4[1].attn.heads == 24
     assert patient.layer4[1].conv.out_channels == 512
-    assert patient.layer2[3].attn.heads == 6
+    assert patient.layer2[-1].attn.heads == 6
     assert torch.equal(patient.layer4[2].conv1.weight, model.layer4[2].conv1.weight)
 
 
@@ -157,7 +178,7 @@ def test_heads_windows_and_width_follow_the_network():
 
 
 def test_stochastic_depth_is_inherited():
-    model = timm.create_model("resnet18", drop_path_rate=0.3)
+    model = timm.create_model("resnet18", drop_path_rate=0.3, layers=(1, 1, 1, 2))
     patient = BuildUp((0, 0, 0, 1)).operate(model, dissect(model, 64))
     assert patient.layer4[1].drop_path.drop_prob == model.layer4[1].drop_path.drop_prob > 0
 
@@ -175,31 +196,60 @@ def test_a_plain_chain_loses_its_convolution_norm_and_activation_together():
     _trains(patient, 32)
 
 
-def test_slots_never_touch_and_never_take_a_stride():
-    for name in ("resnet50", "efficientnet_b0"):
-        anatomy = dissect(timm.create_model(name), 64)
-        for stage in anatomy.stages:
-            for grow in (False, True):
-                found = slots(anatomy, stage, grow)
-                places = [slot.unit.depth + slot.behind for slot in found]
-                assert all(a - b >= 2 for a, b in pairwise(places))
-                assert not any(slot.unit.subsamples and not slot.behind for slot in found)
+@pytest.mark.parametrize(
+    "name", sampled(["micro_resnet", "resnet50", "efficientnet_b0"], "micro_resnet")
+)
+def test_slots_never_touch_and_never_take_a_stride(name, taken_apart):
+    anatomy = taken_apart(name, 32 if name.startswith("micro") else 64)
+    for stage in anatomy.stages:
+        for grow in (False, True):
+            found = slots(anatomy, stage, grow)
+            places = [slot.unit.depth + slot.behind for slot in found]
+            assert places
+            assert all(a - b >= 2 for a, b in pairwise(places))
+            assert not any(slot.unit.subsamples and not slot.behind for slot in found)
 
 
 @pytest.mark.parametrize(
-    ("name", "plan", "says"),
+    ("name", "options", "plan", "says"),
     [
-        ("vit_tiny_patch16_224", (1,), "build_up cannot be done on vit_.*: it has no conv unit"),
-        ("resnet18", (0, 1), r"it has 4 stages \(CC\|C↓C\|C↓C\|C↓C\), but msa_per_stage has 2"),
-        ("dpn68", (0, 0, 0, 1), "stage 4 has room for 0 of the 1"),
-        ("cspresnet50", (1, 0, 0, 0), "at 'stages.0': its work is not done by a module"),
+        (
+            "vit_tiny_patch16_224", {"img_size": 64, "depth": 1}, (1,),
+            "build_up cannot be done on vit_.*: it has no conv unit",
+        ),
+        (
+            "resnet18", {"layers": (2, 2, 1, 1)}, (0, 1),
+            r"it has 4 stages \(CC\|C↓C\|C↓\|C↓\), but msa_per_stage has 2",
+        ),
+        ("resnet18", {"layers": (2, 2, 1, 1)}, (0, 0, 0, 1), "stage 4 has room for 0 of the 1"),
+        pytest.param(
+            "resnet18", {}, (0, 1),
+            r"it has 4 stages \(CC\|C↓C\|C↓C\|C↓C\), but msa_per_stage has 2", marks=PROOF,
+        ),
+        pytest.param("dpn68", {}, (0, 0, 0, 1), "stage 4 has room for 0 of the 1", marks=PROOF),
+        pytest.param(
+            "cspresnet50", {}, (1, 0, 0, 0),
+            "at 'stages.0': its work is not done by a module", marks=PROOF,
+        ),
     ],
-)
-def test_what_cannot_be_done_is_refused(name, plan, says):
-    model = timm.create_model(name)
-    size = 224 if "vit" in name else 64
+)  # fmt: skip
+def test_what_cannot_be_done_is_refused(name, options, plan, says, taken_apart):
+    anatomy = replace(taken_apart(name, 64, **options), model=name)
     with pytest.raises(SurgeryRefused, match=says):
-        BuildUp(plan).operate(model, dissect(model, size, name=name))
+        BuildUp(plan).operate(timm.create_model(name, **options), anatomy)
+
+
+def test_a_unit_whose_work_no_module_does_is_refused():
+    class Bare(Foreign):
+        def forward(self, x):
+            x = self.eye(x)
+            for cell in self.left.values():
+                x = x + cell.b(cell.a(x).relu())
+            return self.answer(self.shrink(x).mean((2, 3)))
+
+    model = Bare()
+    with pytest.raises(SurgeryRefused, match="its work is not done by a module"):
+        BuildUp((1, 0)).operate(model, dissect(model, 16))
 
 
 def test_wrong_settings_are_named():
@@ -217,7 +267,8 @@ def test_wrong_settings_are_named():
         BuildUp((0, 1), heads=(3,))
 
 
-def test_an_anatomy_of_another_model_is_refused():
-    model = timm.create_model("resnet18")
+def test_an_anatomy_of_another_model_is_refused(taken_apart):
+    model = timm.create_model("resnet18", layers=(1, 1, 1, 1))
+    other = taken_apart("resnet18", 64, layers=(2, 2, 1, 1))
     with pytest.raises(SurgeryRefused, match="is not that of this ResNet: the model has no unit"):
-        BuildUp((0, 0, 0, 1)).operate(model, dissect(timm.create_model("resnet34"), 64))
+        BuildUp((1, 0, 0, 0)).operate(model, other)

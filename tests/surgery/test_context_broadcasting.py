@@ -11,6 +11,7 @@ from retinoscope.core.errors import SurgeryRefused
 from retinoscope.models.order_one import draw_at_order_one
 from retinoscope.surgery import parse_surgery
 from retinoscope.surgery.context_broadcasting import ContextBroadcasting
+from sampling import sampled
 
 SIZE = 32
 SMALL = {"embed_dim": 24, "depth": 2, "num_heads": 2}
@@ -165,7 +166,8 @@ def test_learned_scales_are_all_that_is_new_and_they_train(vit):
 
 
 @pytest.mark.parametrize(
-    ("where", "variant"), [("mlp", "cb"), ("attention", "hybrid"), ("both", "cb_s")]
+    ("where", "variant"),
+    sampled([("mlp", "cb"), ("attention", "hybrid"), ("both", "cb_s")], "both"),
 )
 def test_the_patient_has_the_same_anatomy(vit, where, variant):
     patient = operated(vit, where=where, variant=variant, position="front")

@@ -11,6 +11,7 @@ from retinoscope.core.errors import SurgeryRefused
 from retinoscope.models.order_one import draw_at_order_one
 from retinoscope.surgery import parse_surgery
 from retinoscope.surgery.gap_head import GapHead
+from sampling import PROOF
 
 SIZE = 32
 VIT = {"img_size": SIZE, "patch_size": 8, "embed_dim": 24, "depth": 2, "num_heads": 2,
@@ -163,6 +164,7 @@ def test_what_the_head_reads_does_not_depend_on_its_weights():
         operated(pooling)
 
 
+@PROOF  # a smaller one in test_contract.py
 def test_keys_modes_anatomy_and_training(model):
     before = copy.deepcopy(model.state_dict())
     patient = operated(model)

@@ -13,6 +13,7 @@ from retinoscope.layers.dropout import MonteCarloDropout
 from retinoscope.models.order_one import draw_at_order_one
 from retinoscope.surgery import parse_surgery
 from retinoscope.surgery.mc_dropout import McDropout
+from sampling import PROOF
 
 SIZE = 32
 VIT = {"img_size": SIZE, "patch_size": 8, "embed_dim": 24, "depth": 1, "num_heads": 2}
@@ -102,6 +103,7 @@ def test_ordinary_dropout_is_silent_in_eval_mode(model):
     assert not torch.allclose(logits(patient, 1), logits(patient, 2), rtol=1e-3)
 
 
+@PROOF  # of a ViT in test_contract.py
 def test_keys_and_the_original_are_untouched(model):
     before = copy.deepcopy(model.state_dict())
     classes = [type(module) for module in model.modules()]
@@ -115,6 +117,7 @@ def test_keys_and_the_original_are_untouched(model):
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
+@PROOF
 def test_copies_and_pickles_draw_alike(model):
     patient = operated(model)
     expected = logits(patient, 3)
@@ -124,6 +127,7 @@ def test_copies_and_pickles_draw_alike(model):
         assert not {*map(id, twin.modules())} & {*map(id, patient.modules())}
 
 
+@PROOF
 def test_the_patient_has_the_same_anatomy(model):
     kinds = [unit.kind for unit in dissect(operated(model), SIZE)]
     assert kinds == [unit.kind for unit in anatomy_of(model)]
