@@ -77,6 +77,11 @@ def compare(name: str, other: Path) -> bool:
         return all([report(name, probe, folder) for probe in SETTINGS])
 
 
+def specified(name: str) -> str:
+    """Timm's networks get the ten classes of cues, or nothing with labels could be measured."""
+    return name if name.startswith("micro_") else f"{name}:num_classes=10"
+
+
 def write_weights(name: str, folder: Path) -> None:
     """Three drawings, the last of which is the network itself."""
     from safetensors.torch import save_file
@@ -87,7 +92,7 @@ def write_weights(name: str, folder: Path) -> None:
     folder.mkdir()
     micro = name.startswith("micro_")
     for place in range(3):
-        model = load_model(name, pretrained=micro).model
+        model = load_model(specified(name), pretrained=micro).model
         if place < 2 or not micro:
             draw_at_order_one(model, seed=place)
         save_file(model.state_dict(), folder / f"epoch-{place}.safetensors")
@@ -102,7 +107,7 @@ def measure(name: str, folder: Path) -> None:
     torch.set_num_threads(1)
     weights = folder.parent / "weights"
     subject = retinoscope.load_subject(
-        name, "cues", weights=str(weights / "epoch-2.safetensors"), images=IMAGES,
+        specified(name), "cues", weights=str(weights / "epoch-2.safetensors"), images=IMAGES,
         precision=NETWORKS[name],
     )  # fmt: skip
     folder.mkdir()
