@@ -12,6 +12,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from retinoscope.core.errors import NotApplicable, RetinoscopeError
 from retinoscope.core.subject import Batch, Subject
 from retinoscope.geometry.curvature import Curvature, joined
+from retinoscope.models.memory import DoesNotFit
 from retinoscope.models.order_one import draw_at_order_one
 
 
@@ -318,7 +319,7 @@ def test_memory_that_ends_within_a_product(small, monkeypatch):
 
 
 def test_what_does_not_fit_one_by_one_and_other_errors_are_raised(small):
-    with pytest.raises(torch.OutOfMemoryError):
+    with pytest.raises(DoesNotFit, match="One image does not fit into memory"):
         curvature_of(subject_of(small, model=Hungry(small, 0)), batch_of(3))
     fused = backends()
     with pytest.raises(RuntimeError, match="something else"):

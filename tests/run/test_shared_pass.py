@@ -107,8 +107,8 @@ def test_groups_do_not_depend_on_memory(alone, monkeypatch, tmp_path):
     monkeypatch.setattr(Replay, "walk", small)
     same(Run(tmp_path).measure(Kinship(OTHER), subject_of()), alone)
     (note,) = tmp_path.rglob("kinship.*.note.json")
-    assert "batch halved from 16 to 8 images" in note.read_text()
-    assert "batch halved from 8 to 4 images" in note.read_text()
+    assert "a mini-batch of 16 goes through in 2 parts" in note.read_text()
+    assert "a mini-batch of 16 goes through in 4 parts" in note.read_text()
 
 
 def test_a_probe_of_the_users_own_file_runs_in_other_processes(alone, tmp_path):

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from retinoscope.core.errors import NotApplicable, RetinoscopeError
 from retinoscope.core.subject import Batch
 from retinoscope.geometry.differentiable import check_twice, explained, twice_differentiable
-from retinoscope.models.device import out_of_memory
+from retinoscope.models.memory import Parts, went_in_parts
 
 T = TypeVar("T")
 
@@ -56,7 +56,7 @@ class Curvature:
             say: Told where memory forces the mini-batch through in parts.
         """
         self._mean_loss, self._batch, self._say = loss, batch, say
-        self._parts = 1
+        self._parts = Parts()
         self.images = len(batch.images)
         self.loss = 0.0
         """The mean loss of the mini-batch."""
@@ -117,7 +117,7 @@ class Curvature:
             outputs, weights = zip(*pairs, strict=True)
             with explained():
                 found = torch.autograd.grad(
-                    outputs, tensors, weights, retain_graph=self._parts == 1,
+                    outputs, tensors, weights, retain_graph=self._parts.count == 1,
                     allow_unused=True, materialize_grads=True,
                 )  # fmt: skip
             total += torch.cat([part.detach().flatten() for part in found])
@@ -128,17 +128,17 @@ class Curvature:
         if self._gradients is not None:
             yield [g for g in self._gradients if g is not None]
             return
-        for part in range(self._parts):
+        for part in range(self._parts.count):
             yield [g for g in self._differentiate(part) if g is not None]
 
     def _build(self) -> list[Tensor | None]:
         """The gradient; its graph is kept where one part is all."""
         self.loss = 0.0
-        if self._parts == 1:
+        if self._parts.count == 1:
             self._gradients = self._differentiate(0, count=True)
             return list(self._gradients)
         sums: list[Tensor | None] = [None] * len(self._tensors)
-        for part in range(self._parts):
+        for part in range(self._parts.count):
             for place, found in enumerate(self._differentiate(part, count=True)):
                 if found is not None:
                     before = sums[place]
@@ -158,7 +158,7 @@ class Curvature:
 
     def _loss(self, part: int) -> Tensor:
         """The share of a part of the mini-batch in its mean loss."""
-        ends = [len(self._batch.images) * end // self._parts for end in (part, part + 1)]
+        ends = [len(self._batch.images) * end // self._parts.count for end in (part, part + 1)]
         piece = self._batch.rows(slice(*ends))
         loss = self._mean_loss(piece) * (len(piece.images) / len(self._batch.images))
         if not torch.isfinite(loss):
@@ -171,18 +171,12 @@ class Curvature:
 
     def _attempt(self, work: Callable[[], T]) -> T:
         """The work; in twice as many parts as often as memory demands."""
-        while True:
-            try:
-                return work()
-            except (torch.OutOfMemoryError, RuntimeError) as error:
-                images = len(self._batch.images)
-                if not out_of_memory(error) or self._parts >= images:
-                    raise
-                self._parts = min(images, 2 * self._parts)
-                self._gradients = None
-                self._say(
-                    f"out of memory: a mini-batch of {images} goes through in {self._parts} parts"
-                )
+
+        def split(count: int) -> None:
+            self._gradients = None
+            self._say(went_in_parts(self.images, count))
+
+        return self._parts.run(lambda count: work(), self.images, split)
 
 
 def joined(batches: Sequence[Batch]) -> Batch:

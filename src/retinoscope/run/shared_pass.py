@@ -18,13 +18,13 @@ import torch
 from torch import Tensor
 
 from retinoscope.core.context import Context
-from retinoscope.core.errors import NotApplicable, RetinoscopeError, WrongInput
+from retinoscope.core.errors import NotApplicable, WrongInput
 from retinoscope.core.probe import Needs, Partial, Piece, Watcher
 from retinoscope.core.sight import Group, Sight
 from retinoscope.core.subject import Batch, Subject
 from retinoscope.core.unit import Unit
-from retinoscope.models.device import out_of_memory
 from retinoscope.models.drawing import drawn_walk
+from retinoscope.models.memory import Parts, slices, went_in_parts
 
 SHARD = 128
 """Images per piece, or as many groups as fit into so many."""
@@ -174,14 +174,16 @@ class SharedPass:
         context: Context,
     ) -> list[Group]:
         """What is kept of one pass; in smaller parts as often as memory demands."""
-        while True:
-            try:
-                kept = self._kept(called, number, subject, parts, asking)
-                break
-            except (torch.OutOfMemoryError, RuntimeError) as error:
-                if not out_of_memory(error):
-                    raise
-                parts = _halved(parts, subject, context, error)
+        largest = max((len(part.images) for part in parts), default=0)
+
+        def work(count: int) -> list[dict[str, Any]]:
+            smaller = [p.rows(cut) for p in parts for cut in slices(len(p.images), count)]
+            return self._kept(called, number, subject, smaller, asking)
+
+        def split(count: int) -> None:
+            context.say(went_in_parts(largest, count))
+
+        kept = Parts().run(work, largest, split) if parts else [{} for _ in self.watchers]
         indices, labels = _known(parts)
         numbers = None if labels is None else labels.numpy()
         return [Group(subject.anatomy, rows, indices, numbers) for rows in kept]
@@ -195,8 +197,6 @@ class SharedPass:
         asking: Sequence[int],
     ) -> list[dict[str, Any]]:
         kept: list[dict[str, Any]] = [{} for _ in self.watchers]
-        if not parts:
-            return kept
         taps, needs = self.needs.taps, [watcher.needs for watcher in self.watchers]
         known = _known(parts)
         with torch.inference_mode():
@@ -239,25 +239,6 @@ def _averaged(arrays: Sequence[Any]) -> Any:
 def has_maps(unit: Unit) -> bool:
     """Whether what a unit gives is spread over more than one position."""
     return unit.grid is not None and unit.grid.height * unit.grid.width > 1
-
-
-def _halved(
-    parts: Sequence[Batch], subject: Subject, context: Context, error: Exception
-) -> list[Batch]:
-    """The same images in half as large parts."""
-    largest = max(len(part.images) for part in parts)
-    if largest == 1:
-        raise RetinoscopeError(
-            f"One image of {tuple(parts[0].images.shape[1:])} does not fit into memory for "
-            f"{subject.name}. Use a smaller --size, or --precision bfloat16."
-        ) from error
-    half = largest // 2
-    context.say(f"out of memory: batch halved from {largest} to {half} images")
-    return [
-        part.rows(slice(start, start + half))
-        for part in parts
-        for start in range(0, len(part.images), half)
-    ]
 
 
 def _known(parts: Sequence[Batch]) -> tuple[tuple[int, ...], Tensor | None]:
