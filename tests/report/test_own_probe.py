@@ -58,11 +58,11 @@ class Together:
     def needs(self):
         return Needs()
 
-    def watch(self, unit, maps):
-        return maps.mean(1).flatten(1)
+    def watch(self, sight):
+        return sight.maps.mean(1).flatten(1)
 
-    def gather(self, anatomy, rows):
-        return {f"{name}/maps": values for name, values in rows.items()}
+    def gather(self, group):
+        return {f"{name}/maps": values for name, values in group.rows.items()}
 
     def combine(self, anatomy, partials):
         names = [unit.name for unit in measured_in(anatomy, partials)]
