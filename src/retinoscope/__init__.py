@@ -13,9 +13,11 @@ if TYPE_CHECKING:
     from retinoscope.anatomy.dissect import dissect
     from retinoscope.anatomy.replay import Replay, State, replay
     from retinoscope.core.anatomy import Anatomy
+    from retinoscope.core.context import Context
     from retinoscope.core.errors import RetinoscopeError
     from retinoscope.core.probe import Needs, Piece, Probe, Watcher
     from retinoscope.core.result import Result
+    from retinoscope.core.sight import Group, Sight
     from retinoscope.core.subject import Subject
     from retinoscope.core.surgery import Surgery
     from retinoscope.core.unit import Grid, Kind, Unit
@@ -38,8 +40,10 @@ _HOMES = {
     "Advice": "workflows.advise",
     "Anatomy": "core.anatomy",
     "BuiltModel": "models.build",
+    "Context": "core.context",
     "Examination": "workflows.examine",
     "Grid": "core.unit",
+    "Group": "core.sight",
     "Kind": "core.unit",
     "LoadedModel": "models.load",
     "Needs": "core.probe",
@@ -50,6 +54,7 @@ _HOMES = {
     "Result": "core.result",
     "RetinoscopeError": "core.errors",
     "Run": "run.run",
+    "Sight": "core.sight",
     "State": "anatomy.replay",
     "Subject": "core.subject",
     "Surgery": "core.surgery",
@@ -74,8 +79,10 @@ __all__ = [
     "Advice",
     "Anatomy",
     "BuiltModel",
+    "Context",
     "Examination",
     "Grid",
+    "Group",
     "Kind",
     "LoadedModel",
     "Needs",
@@ -86,6 +93,7 @@ __all__ = [
     "Result",
     "RetinoscopeError",
     "Run",
+    "Sight",
     "State",
     "Subject",
     "Surgery",

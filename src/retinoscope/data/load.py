@@ -7,6 +7,7 @@
 ``FOLDER``               class folders, with or without train/val/test above them; or loose photos
 ``FILE.parquet``         a table with an image column; ``FILE.parquet:image=COLUMN,label=COLUMN``
 ``hf:NAME``              a dataset of the Hugging Face hub
+``FILE.py:FUNCTION``     what a function of your own returns; ``FILE.py:FUNCTION:key=value``
 =======================  ==========================================================================
 """
 
@@ -16,7 +17,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from retinoscope.core.errors import did_you_mean
+from retinoscope.core.catalogue import is_file_entry, load_file
+from retinoscope.core.errors import did_you_mean, first_line
 from retinoscope.core.specification import Specification
 from retinoscope.data.source import Source, UnknownData, configured_root
 
@@ -28,6 +30,7 @@ NAMES = {
     "FOLDER": "class folders (train/val/test above them if you like), or loose unlabelled photos",
     "FILE.parquet": "an image column and a label column; name them with :image=…,label=…",
     "hf:NAME": "a dataset of the Hugging Face hub or a local folder in its format (extra: hf)",
+    "FILE.py:FUNCTION": "a Dataset that a function of your own returns, or several by split",
 }
 
 
@@ -45,11 +48,16 @@ def load_data(
         size: Height and width at which images that are made by code are made.
     """
     if isinstance(data, str):
-        return _by_name(Specification.parse(data), _root(root), size)
+        asked = Specification.parse(data)
+        if not is_file_entry(asked.name):
+            return _by_name(asked, _root(root), size)
+        data = _from_function(asked)
     from retinoscope.data.dataset import DatasetSource
 
     given = data if isinstance(data, Mapping) else {"test": data}
-    return {name: DatasetSource(dataset) for name, dataset in given.items()}
+    return {
+        name: one if isinstance(one, Source) else DatasetSource(one) for name, one in given.items()
+    }
 
 
 def _by_name(asked: Specification, root: Path | None, size: tuple[int, int]) -> dict[str, Source]:
@@ -71,6 +79,30 @@ def _by_name(asked: Specification, root: Path | None, size: tuple[int, int]) -> 
 
         return find_hub(name.removeprefix("hf:"), **columns)
     return _from_path(_path(name, root), columns)
+
+
+def _from_function(asked: Specification) -> Any:
+    """What a function in a file of the user's own returns; this runs the file."""
+    file, _, wanted = asked.name.rpartition(":")
+    if not wanted or wanted.endswith(".py"):
+        raise UnknownData(
+            f"{asked.name!r} names a file but no function. Write it as path/file.py:function"
+        )
+    module = load_file(file)
+    function = getattr(module, wanted, None)
+    if not callable(function):
+        named = vars(module).items()
+        own = [n for n, f in named if getattr(f, "__module__", "") == module.__name__]
+        raise UnknownData(
+            f"{file!r} has no function {wanted!r}. {did_you_mean(wanted, own)}"
+            f"It has: {', '.join(own) or 'none'}."
+        )
+    try:
+        return function(**asked.options)
+    except Exception as error:
+        raise UnknownData(
+            f"{asked.name} fails: {type(error).__name__}: {first_line(error)}"
+        ) from error
 
 
 def _path(name: str, root: Path | None) -> Path:

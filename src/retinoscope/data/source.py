@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -24,6 +24,7 @@ class UnknownData(RetinoscopeError, LookupError):
     """No data of that name could be found."""
 
 
+@runtime_checkable
 class Source(Protocol):
     """A list of images with or without labels. Reading one twice gives the same pixels."""
 
