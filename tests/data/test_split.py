@@ -76,7 +76,7 @@ def test_smoothing_spreads_its_share():
 
 
 def test_impossible_augmentations_are_refused():
-    with pytest.raises(WrongInput, match="mixup ≥ 0"):
+    with pytest.raises(WrongInput, match="mixup is 0 or more; got -1"):
         Augmentation(mixup=-1)
 
 

@@ -8,6 +8,7 @@ from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from retinoscope import Run, measure
+from retinoscope.core.context import Context
 from retinoscope.core.errors import NotApplicable, NotDeterministic, RetinoscopeError, WrongInput
 from retinoscope.models.order_one import draw_at_order_one
 from retinoscope.probes.hessian import Hessian
@@ -237,7 +238,7 @@ def test_batches_resuming_and_jobs_change_nothing(tmp_path):
         note.unlink()
     again = Run(tmp_path / "a").measure(probe, load_subject(TINY, "cues", images=40, batch=3))
     np.testing.assert_array_equal(again.eigenvalues, whole.eigenvalues)
-    backwards = [probe.measure(subject, piece) for piece in probe.pieces(subject)[::-1]]
+    backwards = [probe.measure(subject, piece, Context()) for piece in probe.pieces(subject)[::-1]]
     combined = probe.combine(subject.anatomy, backwards)
     np.testing.assert_array_equal(combined.eigenvalues, whole.eigenvalues)
     assert combined.nep == whole.nep
@@ -284,8 +285,8 @@ def test_bad_input_is_told_in_words(tmp_path):
     broken = subject()
     with torch.no_grad():
         broken.backbone.head.bias[0] = float("nan")
-    with pytest.raises(RetinoscopeError, match="at its own weights is nan on the mini-batch of"):
-        Hessian().measure(broken, Hessian().pieces(broken)[0])
+    with pytest.raises(RetinoscopeError, match="own weights is nan on the mini-batch of"):
+        Hessian().measure(broken, Hessian().pieces(broken)[0], Context())
 
 
 def test_no_training_data_and_training_mode_are_refused():

@@ -77,11 +77,11 @@ def test_weights_come_back_after_an_error(tiny, monkeypatch):
     before = {n: t.clone() for n, t in tiny.backbone.state_dict().items()}
     real, calls = scores.scored, []
 
-    def failing(subject, batches):
+    def failing(subject, batches, say):
         calls.append(1)
         if len(calls) == 3:
             raise KeyboardInterrupt
-        return real(subject, batches)
+        return real(subject, batches, say)
 
     monkeypatch.setattr(scores, "scored", failing)
     with pytest.raises(KeyboardInterrupt):
@@ -213,7 +213,7 @@ def test_lost_rows_are_done_again_and_nothing_else(tmp_path):
     probe, subject = Landscape(points=3, at_most=8), load_subject(TINY, "cues", images=10)
     whole = Run(tmp_path).measure(probe, subject)
     pieces = sorted(tmp_path.rglob("*.piece"))
-    assert [p.stem for p in pieces] == ["centre", "row-0000", "row-0001", "row-0002"]
+    assert [p.stem for p in pieces] == ["prepared", "row-0000", "row-0001", "row-0002"]
     stamps = {p: p.stat().st_mtime_ns for p in pieces}
     pieces[2].unlink()
     again = Run(tmp_path).measure(probe, load_subject(TINY, "cues", images=10, batch=3))

@@ -55,7 +55,7 @@ def subject(folder):
 
 
 def parts(probe, subject):
-    return [perform(Task((probe,), p), subject).finished[0].partial for p in probe.pieces(subject)]
+    return [perform(Task(probe, p), subject).finished.partial for p in probe.pieces(subject)]
 
 
 def answer(probe, subject):
@@ -254,7 +254,7 @@ def test_a_training_that_has_not_ended_is_told(tmp_path):
     weights = str(made / "snapshots" / "epoch-0010.safetensors")
     subject = load_subject(TINY, "cues", weights=weights, images=4)
     probe = Trajectory()
-    outcome = perform(Task((probe,), probe.pieces(subject)[0]), subject)
+    outcome = perform(Task(probe, probe.pieces(subject)[0]), subject)
     assert outcome.notices == ("there is no snapshot of the end: epoch-0010 stands for it",)
 
 

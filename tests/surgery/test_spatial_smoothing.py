@@ -276,10 +276,10 @@ def test_settings_are_checked_and_written():
     assert parse_surgery(written) == SpatialSmoothing(kernel=3, stages=(1, 2))
     for wrong, message in (
         ({"kernel": 0}, "kernel is 1 or more; got 0"),
-        ({"tau": 0.0}, "tau is positive; got 0.0"),
+        ({"tau": 0.0}, "tau is above 0; got 0.0"),
         ({"padding": "zeros"}, "padding is one of replicate, grow; got 'zeros'"),
         ({"prob": "relu"}, "prob is one of tanh, .*; got 'relu'"),
-        ({"stages": ("1",)}, "stages is a row of int"),
+        ({"stages": ("1",)}, "stages is a row of whole numbers"),
     ):
         with pytest.raises(ValueError, match=message):
             SpatialSmoothing(**wrong)

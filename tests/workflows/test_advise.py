@@ -1,5 +1,6 @@
 import numpy as np
 
+from retinoscope.core.coverage import covered
 from retinoscope.models.anatomy import anatomy_of
 from retinoscope.probes.variance import VarianceResult
 from retinoscope.workflows.advise import plan
@@ -9,12 +10,8 @@ def result(anatomy, levels: dict[str, float]) -> VarianceResult:
     units = [unit for unit in anatomy if unit.stage]
     zeros = np.zeros(len(units))
     return VarianceResult(
-        units=tuple(unit.name for unit in units),
-        kinds=tuple(unit.kind for unit in units),
-        stages=tuple(unit.stage for unit in units),
-        subsamples=tuple(unit.subsamples for unit in units),
+        coverage=covered(anatomy, [unit.name for unit in units]),
         images=1,
-        skipped=(),
         variance=np.array([levels[unit.name] for unit in units]),
         variance_error=zeros,
         step=zeros,
