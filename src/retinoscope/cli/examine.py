@@ -49,7 +49,7 @@ COMMAND = ExamineCommand
 @with_fields(
     "subject", SubjectSpecification,
     "data", "images", "root", "size", "crop_pct", "crop_mode", "interpolation", "mean", "std",
-    "pretrained", "weights", "output", "allow_pickle", "precision", "device",
+    "pretrained", "weights", "output", "allow_pickle", "precision", "device", "passes",
 )  # fmt: skip
 @with_fields("work", SubjectSpecification, "seed", "batch", "workers")
 def examine(
