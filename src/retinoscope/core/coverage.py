@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from retinoscope.core.anatomy import Anatomy
 from retinoscope.core.unit import Unit
 from retinoscope.core.wording import number
-
-if TYPE_CHECKING:
-    import numpy as np
 
 _NEVER = ("stem", "head")
 
@@ -75,8 +74,6 @@ def by_kind(
         >>> by_kind(("conv", "conv"), (False, False), np.array([-2.0, 1.0]), "the variance")
         ['1 of 2 conv units lower the variance (median step −0.5)']
     """
-    import numpy as np
-
     counted = np.isfinite(steps)
     if len(subsamples):
         counted &= ~np.array(subsamples, dtype=bool)

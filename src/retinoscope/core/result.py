@@ -8,14 +8,13 @@ import json
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, asdict, dataclass, field, fields, make_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar, dataclass_transform
+from typing import Any, ClassVar, Literal, Self, TypeVar, dataclass_transform
+
+import numpy as np
 
 from retinoscope.core.coverage import Coverage, by_kind
 from retinoscope.core.errors import UnreadableFile
 from retinoscope.core.files import write_atomically
-
-if TYPE_CHECKING:
-    import numpy as np
 
 T = TypeVar("T")
 _AGAIN = "Measure it again with: retinoscope examine"
@@ -143,8 +142,6 @@ class Result:
         return {f.name: f for f in fields(cls) if "axes" in f.metadata}
 
     def __eq__(self, other: object) -> bool:
-        import numpy as np
-
         if type(other) is not type(self):
             return NotImplemented
         mine, theirs = self.arrays(), other.arrays()
@@ -269,8 +266,6 @@ def seal(plain: Mapping[str, Any], packed: bytes) -> str:
 
 def pack(arrays: Mapping[str, np.ndarray]) -> bytes:
     """Arrays as the bytes of an ``.npz`` file; the same arrays give the same bytes."""
-    import numpy as np
-
     buffer = io.BytesIO()
     plain = {name: np.asarray(arrays[name]) for name in sorted(arrays)}
     if pickled := [name for name, array in plain.items() if array.dtype.hasobject]:
@@ -281,8 +276,6 @@ def pack(arrays: Mapping[str, np.ndarray]) -> bytes:
 
 def unpack(content: bytes) -> dict[str, np.ndarray]:
     """What :func:`pack` packed; nothing in it is run."""
-    import numpy as np
-
     with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
         return dict(arrays)
 

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+import numpy as np
+
 from retinoscope.core.anatomy import Anatomy
 from retinoscope.core.coverage import covered, measured_in
 from retinoscope.core.probe import Needs, Partial
@@ -20,7 +22,6 @@ from retinoscope.core.sight import Group, Sight
 from retinoscope.core.unit import Unit
 
 if TYPE_CHECKING:
-    import numpy as np
     from torch import Tensor
 
 
@@ -126,8 +127,6 @@ class Fourier:
 
     def combine(self, anatomy: Anatomy, partials: Sequence[Partial]) -> FourierResult:
         """Means over all images, on the true frequency axis of each unit."""
-        import numpy as np
-
         from retinoscope.numerics.ragged import padded
         from retinoscope.numerics.running import Mean
 
@@ -153,8 +152,6 @@ class Fourier:
 
     def _frequencies(self, unit: Unit) -> np.ndarray:
         """Of a unit's curve, in radians per pixel."""
-        import numpy as np
-
         from retinoscope.numerics.fourier import frequencies
 
         own = self._own(unit)
@@ -164,8 +161,6 @@ class Fourier:
         return np.where(common <= frequencies(*_resolution(unit))[-1] + 1e-9, common, np.nan)
 
     def _own(self, unit: Unit) -> np.ndarray:
-        import numpy as np
-
         from retinoscope.numerics.fourier import frequencies
 
         own = frequencies(*_resolution(unit))
@@ -191,8 +186,6 @@ def _resolution(unit: Unit) -> tuple[int, int]:
 
 def _interpolated(at: np.ndarray, frequency: np.ndarray, curves: np.ndarray) -> np.ndarray:
     """Curves (N, K) at other frequencies; NaN beyond the highest."""
-    import numpy as np
-
     known = np.isfinite(frequency)
     frequency, curves = frequency[known], curves[:, known]
     if len(frequency) < 2:
@@ -210,7 +203,5 @@ def _highest(curves: np.ndarray) -> np.ndarray:
 
 def _top(curves: np.ndarray) -> int:
     """The last place at which any of the curves (…, K) is a number."""
-    import numpy as np
-
     known = np.flatnonzero(np.isfinite(np.atleast_2d(curves)).any(0))
     return int(known[-1]) if known.size else 0

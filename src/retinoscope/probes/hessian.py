@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+import numpy as np
+
 from retinoscope.core import wording
 from retinoscope.core.anatomy import Anatomy
 from retinoscope.core.context import Context
@@ -24,8 +26,6 @@ from retinoscope.core.result import Result, answer, axes
 from retinoscope.core.settings import MAX_SEED, check, refuse, setting
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from retinoscope.core.subject import Batch, Subject
     from retinoscope.core.unit import Unit
     from retinoscope.geometry.curvature import Curvature
@@ -109,8 +109,6 @@ class HessianResult(Result):
 
     def findings(self) -> list[str]:
         """Signs and sizes of the eigenvalues, the trace, and what was left out."""
-        import numpy as np
-
         found = wording.count(int(np.isfinite(self.eigenvalues).sum()), "eigenvalue")
         batches = wording.count(len(self.eigenvalues), "mini-batch", "es")
         least, most = np.nanmin(self.eigenvalues), np.nanmax(self.eigenvalues)
@@ -245,8 +243,6 @@ class Hessian:
 
     def measure(self, subject: Subject, piece: Piece, context: Context) -> Partial:
         """Eigenvalues, quadrature and traces of one mini-batch."""
-        import numpy as np
-
         from retinoscope.geometry.blocks import owners, traces
         from retinoscope.geometry.curvature import Curvature
         from retinoscope.geometry.sample import seed_of
@@ -311,8 +307,6 @@ class Hessian:
 
     def _padded(self, values: np.ndarray) -> np.ndarray:
         """As long as every row must be."""
-        import numpy as np
-
         row = np.full(self.k * (2 if self.which == "both" else 1), np.nan)
         row[: len(values)] = values
         return row
@@ -327,8 +321,6 @@ class Hessian:
         self, subject: Subject, curvature: Curvature, units: Sequence[Unit], number: int
     ) -> dict[str, Any]:
         """The eigenvalues of the parts of the Hessian that belong to some parameters alone."""
-        import numpy as np
-
         from retinoscope.geometry.sample import seed_of
 
         groups = self._groups(units)
@@ -354,8 +346,6 @@ class Hessian:
 
     def combine(self, anatomy: Anatomy, partials: Sequence[Partial]) -> HessianResult:
         """Shares, means and densities over all mini-batches."""
-        import numpy as np
-
         from retinoscope.numerics.eigenvalue_sample import (
             largest,
             mean_fields,

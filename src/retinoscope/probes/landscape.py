@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+import numpy as np
+
 from retinoscope.core import wording
 from retinoscope.core.anatomy import Anatomy
 from retinoscope.core.context import Context
@@ -22,8 +24,6 @@ from retinoscope.core.result import Result, answer, axes
 from retinoscope.core.settings import MAX_SEED, check, refuse, setting
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from retinoscope.core.subject import Batch, Subject
     from retinoscope.geometry.moving import Direction
 
@@ -151,8 +151,6 @@ class Landscape:
     @property
     def places(self) -> np.ndarray:
         """The places along a direction; 0 is one of them."""
-        import numpy as np
-
         half = self.points // 2
         return np.arange(-half, half + 1) * (self.reach / half)
 
@@ -177,8 +175,6 @@ class Landscape:
 
     def measure(self, subject: Subject, piece: Piece, context: Context) -> Partial:
         """The loss along a row of places."""
-        import numpy as np
-
         from retinoscope.geometry.moving import Moving, squared_norms, squares
         from retinoscope.geometry.scores import scored
 
@@ -213,14 +209,10 @@ class Landscape:
         return [(float(x), float(self.places[place])) for x in self.places]
 
     def _norm(self, squared: np.ndarray) -> float:
-        import numpy as np
-
         return float(squared.sum() / 2 if self.l2 == "half_squares" else np.sqrt(squared).sum())
 
     def prepare(self, subject: Subject, context: Context) -> Partial:
         """The loss of the untouched weights, and the eigenvectors there if they are asked for."""
-        import numpy as np
-
         from retinoscope.geometry.scores import scored
 
         batches = list(self._batches(subject))
@@ -243,8 +235,6 @@ class Landscape:
     ) -> dict[str, Any]:
         if self.directions != "eigenvectors":
             return {}
-        import numpy as np
-
         from retinoscope.geometry.curvature import Curvature, joined
         from retinoscope.numerics.krylov import Lanczos
 
@@ -300,8 +290,6 @@ class Landscape:
 
     def combine(self, anatomy: Anatomy, partials: Sequence[Partial]) -> LandscapeResult:
         """The rows as a map, and the lines through its middle."""
-        import numpy as np
-
         (centre,) = (partial for partial in partials if "place" not in partial)
         rows = sorted((p for p in partials if "place" in p), key=lambda p: int(p["place"]))
         nll, l2, accuracy = (

@@ -12,7 +12,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
+
+import numpy as np
 
 from retinoscope.core import wording
 from retinoscope.core.anatomy import Anatomy
@@ -21,9 +23,6 @@ from retinoscope.core.probe import IMAGES, Images, Needs, Partial, Piece, labell
 from retinoscope.core.result import Result, answer, axes
 from retinoscope.core.settings import MAX_SEED, check, setting
 from retinoscope.core.subject import Subject
-
-if TYPE_CHECKING:
-    import numpy as np
 
 
 @answer
@@ -143,8 +142,6 @@ class Trajectory:
 
     def measure(self, subject: Subject, piece: Piece, context: Context) -> Partial:
         """The inner products of all snapshots, or what the network does at one of them."""
-        import numpy as np
-
         from retinoscope.models.snapshots import gram_matrix, snapshots_of
 
         # By name: a training that still runs may have added one since.
@@ -165,8 +162,6 @@ class Trajectory:
 
     def _at(self, subject: Subject, snapshot: Any, context: Context) -> dict[str, np.ndarray]:
         """Loss, hits and norm with the weights and buffers of a snapshot."""
-        import numpy as np
-
         from retinoscope.geometry.exchanged import exchanged
         from retinoscope.geometry.sample import shuffled
         from retinoscope.geometry.scores import scored
@@ -191,8 +186,6 @@ class Trajectory:
 
     def combine(self, anatomy: Anatomy, partials: Sequence[Partial]) -> TrajectoryResult:
         """The path from its inner products, and the losses in the order of the training."""
-        import numpy as np
-
         from retinoscope.numerics.paths import lengths, polar, principal_plane, turns
 
         (path,) = (partial for partial in partials if "gram" in partial)

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
+
 from retinoscope.core.anatomy import Anatomy
 from retinoscope.core.coverage import covered, measured_in
 from retinoscope.core.probe import Needs, Partial
@@ -17,7 +19,6 @@ from retinoscope.core.result import Result, answer, axes
 from retinoscope.core.sight import Group, Sight
 
 if TYPE_CHECKING:
-    import numpy as np
     from torch import Tensor
 
 
@@ -82,8 +83,6 @@ class Variance:
 
     def combine(self, anatomy: Anatomy, partials: Sequence[Partial]) -> VarianceResult:
         """Means over all images."""
-        import numpy as np
-
         from retinoscope.numerics.running import Mean
 
         measured = [unit.name for unit in measured_in(anatomy, partials)]
