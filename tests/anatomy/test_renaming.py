@@ -55,10 +55,10 @@ def nameless(unit):
     [
         ("test_resnet", 160, {}),
         ("test_vit", 160, {}),
-        ("test_convnext", 160, {}),
+        pytest.param("test_convnext", 160, {}, marks=PROOF),
         ("swin_tiny_patch4_window7_224", 56, SWIN),
-        ("xcit_nano_12_p8_224", 32, {"depth": 1, "img_size": 32}),
-        ("micro_mixer", 32, {}),
+        pytest.param("xcit_nano_12_p8_224", 32, {"depth": 1, "img_size": 32}, marks=PROOF),
+        pytest.param("micro_mixer", 32, {}, marks=PROOF),
         pytest.param("test_efficientnet", 160, {}, marks=PROOF),
         pytest.param("swin_tiny_patch4_window7_224", 224, {"depths": (2, 2, 2, 2)}, marks=PROOF),
         pytest.param("pit_ti_224", 224, {"depth": (1, 2, 1)}, marks=PROOF),

@@ -18,7 +18,7 @@ def test_build_then_examine(tmp_path):
     out = tmp_path / "vit.safetensors"
     done = runner.invoke(
         app,
-        ["build", "micro_vit", "--untrained", "--apply", "context_broadcasting", "--apply",
+        ["build", "micro_vit:depth=1", "--untrained", "--apply", "context_broadcasting", "--apply",
          "mc_dropout:p=0.1,always=False", "--out", str(out)],
     )  # fmt: skip
     assert done.exit_code == 0, done.output
@@ -27,7 +27,16 @@ def test_build_then_examine(tmp_path):
     assert load_model(str(out)).construction.surgeries == (
         "context_broadcasting", "mc_dropout:p=0.1,always=False"
     )  # fmt: skip
-    run = ["examine", str(out), "--images", "8", "--out", str(tmp_path / "run")]
+    run = [
+        "examine",
+        str(out),
+        "--images",
+        "8",
+        "--probe",
+        "variance",
+        "--out",
+        str(tmp_path / "run"),
+    ]
     done = runner.invoke(app, run)
     assert done.exit_code == 0, done.output
     assert (tmp_path / "run" / "report.html").is_file()
@@ -35,7 +44,9 @@ def test_build_then_examine(tmp_path):
 
 def test_without_a_file_it_only_tells(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    done = runner.invoke(app, ["build", "micro_vit", "--untrained", "--apply", "mc_dropout"])
+    done = runner.invoke(
+        app, ["build", "micro_vit:depth=1", "--untrained", "--apply", "mc_dropout"]
+    )
     assert "Nothing was written" in done.output
     assert not list(tmp_path.iterdir())
 

@@ -10,6 +10,7 @@ from retinoscope.core.settings import example
 from retinoscope.probes import get_probe, list_probes, parse_probe
 from retinoscope.recipes import list_recipes
 from retinoscope.surgery import get_surgery, list_surgeries
+from sampling import sampled
 
 runner = CliRunner()
 
@@ -19,6 +20,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 from retinoscope.core.settings import setting
 from retinoscope.probes.variance import Variance as _Variance, VarianceResult
+from sampling import sampled
 
 @dataclass(frozen=True)
 class EffectiveRank(_Variance):
@@ -75,7 +77,7 @@ def test_a_probe_of_ones_own_is_taught(tmp_path, monkeypatch):
     assert parse_probe("./own.py:EffectiveRank:k=5").k == 5
 
 
-@pytest.mark.parametrize("name", list_surgeries())
+@pytest.mark.parametrize("name", sampled(list_surgeries(), "mc_dropout"))
 def test_the_example_of_a_surgery_works_as_printed(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     text = shown("surgeries", name)

@@ -92,6 +92,7 @@ def test_a_watchers_numbers_are_those_of_a_naive_twin(files):
         np.testing.assert_allclose(rank, np.mean(each), rtol=1e-6)
 
 
+@pytest.mark.proof
 def test_it_divides_over_processes(files):
     subject = load_subject(TINY, "cues", images=150)
     probe = parse_probe(f"{files}/effective_rank.py:EffectiveRank")

@@ -16,6 +16,7 @@ from retinoscope.geometry.directions import movable, random_direction, scaled, s
 from retinoscope.geometry.moving import Moving
 from retinoscope.models.order_one import draw_at_order_one
 from run.tiny import build
+from sampling import sampled
 
 FEW = settings(max_examples=25, deadline=None)
 NETWORKS = {
@@ -129,7 +130,7 @@ def test_directions_of_a_network():
     assert float(flat.std()) == pytest.approx(1, abs=4 / len(flat) ** 0.5)
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", sampled(NETWORKS, "vit_tiny_patch16_224"))
 def test_only_linear_maps_move(name):
     """The naive twin knows the classes of modules; the graph has never heard of them."""
     subject = network(name)

@@ -10,11 +10,22 @@ from retinoscope.probes.variance import Variance
 from retinoscope.run.run import Run
 from retinoscope.run.subject import load_subject
 
+SHALLOW = {
+    "resnet18": ({"layers": (1, 1, 1, 1)}, 64),
+    "vit_tiny_patch16_224": ({"depth": 2, "img_size": 64, "patch_size": 8}, 64),
+    "pit_ti_224": ({"depth": (1, 1, 1), "img_size": 64}, 64),
+    "swin_tiny_patch4_window7_224": (
+        {"depths": (1, 1), "num_heads": (3, 6), "img_size": 64, "window_size": 4}, 64,
+    ),
+}  # fmt: skip
+ALL = [(name, *SHALLOW[name]) for name in twin.TWINS]
+FULL = [pytest.param(name, {}, 224, marks=pytest.mark.proof) for name in twin.TWINS]
 
-@pytest.mark.parametrize("name", list(twin.TWINS))
-def test_fourier_and_variance_equal_the_naive_twin(name, subject_of, tmp_path):
+
+@pytest.mark.parametrize(("name", "options", "size"), [*ALL, *FULL])
+def test_fourier_and_variance_equal_the_naive_twin(name, options, size, subject_of, tmp_path):
     """In double precision; in single, an amplitude near 0 makes logarithms of rounding."""
-    subject = subject_of(name, images=3, batch=2, precision="float64")
+    subject = subject_of(name, options, images=3, batch=2, precision="float64", size=(size, size))
     found = Run(tmp_path).measure_all([Fourier(), Variance()], subject)
     fourier, variance = found["fourier"], found["variance"]
     curves, variances = naive(name, subject, 3)
@@ -27,10 +38,11 @@ def test_fourier_and_variance_equal_the_naive_twin(name, subject_of, tmp_path):
     assert np.ptp(variance.variance) > 0.1
 
 
-@pytest.mark.parametrize("name", ["resnet18", "vit_tiny_patch16_224"])
-def test_single_precision_is_as_true_as_the_twins(name, subject_of, tmp_path):
-    subject = subject_of(name, images=3)
-    exact = load_subject(subject.backbone, "cues", name=name, images=3, precision="float64")
+@pytest.mark.parametrize(("name", "options", "size"), [ALL[1], *FULL[:2]])
+def test_single_precision_is_as_true_as_the_twins(name, options, size, subject_of, tmp_path):
+    settings = {"images": 3, "size": (size, size)}
+    subject = subject_of(name, options, **settings)
+    exact = load_subject(subject.backbone, "cues", name=name, precision="float64", **settings)
     found = Run(tmp_path).measure_all([Fourier(), Variance()], subject)
     curves, variances = naive(name, subject, 3)
     truth, true_variances = naive(name, exact, 3)

@@ -5,6 +5,9 @@ import signal
 import subprocess
 import textwrap
 import time
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,11 +17,13 @@ from retinoscope.probes.fourier import Fourier
 from retinoscope.probes.hessian import Hessian
 from retinoscope.probes.landscape import Landscape
 from retinoscope.probes.variance import Variance
-from retinoscope.run.engines import choose_engine
+from retinoscope.run.engines import choose_engine, processes
 from retinoscope.run.engines.processes import InProcesses
-from retinoscope.run.engines.remote import NotRebuildable
+from retinoscope.run.engines.remote import NotRebuildable, order, work
+from retinoscope.run.job import work_of
 from retinoscope.run.run import Run, measure
 from retinoscope.run.subject import load_subject
+from retinoscope.run.task import Task
 
 PROBES = (Fourier(), Variance())
 
@@ -61,6 +66,7 @@ def test_live_objects_cannot_leave_the_process(tiny, tmp_path):
         Run(tmp_path, engine=InProcesses(2)).measure(Variance(), live)
 
 
+@pytest.mark.proof
 def test_a_model_that_comes_out_differently_elsewhere_is_refused(tmp_path):
     (tmp_path / "dice.py").write_text(
         textwrap.dedent("""
@@ -77,6 +83,7 @@ def test_a_model_that_comes_out_differently_elsewhere_is_refused(tmp_path):
         Run(tmp_path / "run", engine=InProcesses(2)).measure(Variance(), subject)
 
 
+@pytest.mark.proof
 def test_a_dead_worker_ends_with_advice_and_the_run_goes_on(tmp_path):
     (tmp_path / "fragile.py").write_text(
         textwrap.dedent("""
@@ -102,6 +109,30 @@ def test_a_dead_worker_ends_with_advice_and_the_run_goes_on(tmp_path):
     assert run.measure(Variance(), subject) == measure(Variance(), subject)
 
 
+def test_another_outcome_elsewhere_is_refused(tiny):
+    """What a worker does, in this process; in another one by ``make prove``."""
+    subject = tiny(images=9)
+    work_on = work_of(Variance())
+    made = order(subject, Task(work_on, work_on.pieces(subject)[0]), "--jobs 2")
+    assert work(made).finished is not None
+    with pytest.raises(NotRebuildable, match="came out differently in another process"):
+        work(replace(made, fingerprint="another"))
+    with pytest.raises(NotRebuildable, match="not the same in another process"):
+        work(replace(made, data="another"))
+
+
+def test_a_broken_pool_ends_with_advice(tiny, tmp_path, monkeypatch):
+    """As when a worker dies; one is killed by ``make prove``."""
+
+    class Broken(ProcessPoolExecutor):
+        def submit(self, *args, **options):
+            raise BrokenProcessPool("a process died")
+
+    monkeypatch.setattr(processes, "ProcessPoolExecutor", Broken)
+    with pytest.raises(RetinoscopeError, match=r"A worker process died.*What was finished is kept"):
+        Run(tmp_path, engine=InProcesses(2)).measure(Variance(), tiny(images=9))
+
+
 def test_engines_by_option():
     assert type(choose_engine()).__name__ == "Here"
     assert choose_engine(3) == InProcesses(3)
@@ -115,6 +146,7 @@ def test_a_cluster_that_is_not_there_is_said(tiny, tmp_path):
         Run(tmp_path, engine=choose_engine(ray="127.0.0.1:1")).measure(Variance(), tiny(images=9))
 
 
+@pytest.mark.proof
 def test_two_processes_on_one_folder_do_not_harm_each_other(tiny, tmp_path):
     from run.elsewhere import command
 

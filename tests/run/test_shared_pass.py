@@ -229,6 +229,21 @@ Run(sys.argv[4], engine=Slow()).measure(kind(sys.argv[3]), subject)
 """
 
 
+def test_a_lost_piece_is_done_again_to_the_same_bytes(tmp_path):
+    """A process is killed by ``make prove``."""
+    run, subject, probe = Run(tmp_path), subject_of(images=150), Kinship(OTHER)
+    run.measure(probe, subject)
+    (result,) = tmp_path.rglob("kinship.*.npz")
+    before = result.read_bytes()
+    first, second = sorted(tmp_path.rglob("*.piece"))
+    kept = first.stat().st_mtime_ns
+    second.unlink()
+    run.measure(probe, subject)
+    assert result.read_bytes() == before
+    assert first.stat().st_mtime_ns == kept
+
+
+@pytest.mark.proof
 def test_a_killed_process_is_resumed_to_the_same_bytes(tmp_path):
     subject, probe = subject_of(images=300), Kinship(OTHER)
     Run(tmp_path / "alone").measure(probe, subject)

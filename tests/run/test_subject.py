@@ -195,6 +195,7 @@ def test_keys_follow_what_determines_a_result_and_nothing_else(tiny):
     assert len({base, *others}) == 6
 
 
+@pytest.mark.proof
 def test_the_fingerprint_is_the_same_in_another_process(tiny):
     code = (
         "import sys; from retinoscope import load_subject\n"

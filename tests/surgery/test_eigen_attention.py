@@ -22,6 +22,7 @@ from retinoscope.layers.eigen_linear import EigenOutputLinear, EigenValueLinear
 from retinoscope.models.order_one import draw_at_order_one
 from retinoscope.surgery import parse_surgery, write_surgery
 from retinoscope.surgery.eigen_attention import EigenAttention
+from sampling import sampled
 
 DIM, HEADS, SIDE, PATCH = 8, 2, 16, 4
 SIGNS = {"+": 1.0, "-": -1.0}
@@ -185,7 +186,7 @@ def check_eigenvalues(attention, sign, form):
     assert (SIGNS[sign] * eigenvalues.real).min() > -100 * small
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", sampled(FAMILIES, "timm"))
 def test_the_product_of_values_and_output_has_such_eigenvalues(family):
     patient = patient_of(family)
     for path in FAMILIES[family][1]:

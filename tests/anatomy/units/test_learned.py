@@ -8,6 +8,7 @@ from torch import nn
 from anatomy.test_renaming import renamed
 from retinoscope import replay
 from run.tiny import build
+from sampling import sampled
 
 SMALL = {
     "vit_tiny_patch16_224": {
@@ -28,7 +29,7 @@ def made(name):
     return timm.create_model(name, num_classes=4, **SMALL[name]).eval(), 32
 
 
-@pytest.mark.parametrize("name", ["tiny", *SMALL])
+@pytest.mark.parametrize("name", sampled(["tiny", *SMALL], "tiny", "convnext_atto"))
 def test_every_parameter_belongs_to_exactly_one_unit(name):
     model, size = made(name)
     found = replay(model, size)

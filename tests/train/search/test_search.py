@@ -211,6 +211,7 @@ def test_killed_again_and_again_it_ends_with_the_same_bytes(done, data, tmp_path
         assert (out / name).read_bytes() == (whole / name).read_bytes()
 
 
+@pytest.mark.proof
 def test_another_process_gives_the_same(done, data, tmp_path):
     whole, found, _ = done
     # One training is enough to see it; the others are there.
