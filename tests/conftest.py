@@ -12,11 +12,29 @@ import timm
 import torch
 from torch import nn
 
+from every_run import EVERY_RUN
 from retinoscope import Anatomy, Replay, dissect, replay
 from retinoscope.models.order_one import draw_at_order_one
 
 torch.set_num_threads(1)
 logging.getLogger("torch.export").setLevel(logging.ERROR)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark as proofs what ``every_run.py`` does not keep; a name in it that is gone is an error."""
+    found: set[str] = set()
+    files = set()
+    for item in items:
+        test, _, case = item.nodeid.removeprefix("tests/").partition("[")
+        files.add(test.partition("::")[0])
+        if test in EVERY_RUN:
+            found.add(test)
+            if not case.startswith(EVERY_RUN[test]) or not EVERY_RUN[test]:
+                item.add_marker(pytest.mark.proof)
+    gone = [t for t in EVERY_RUN if t.partition("::")[0] in files and t not in found]
+    if gone and not any("::" in str(argument) for argument in items[0].config.args):
+        raise pytest.UsageError(f"tests/every_run.py names tests that are not there: {gone}")
 
 
 def pytest_collection_finish() -> None:
