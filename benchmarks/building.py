@@ -10,17 +10,13 @@ against itself, which tells how much the machine wavers.
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import torch
 
+from checkouts import HERE, Worker
 from pairs import Ratio, machine, verdict
 
-HERE = Path(__file__).parents[1]
 BAR = 0.4
 _WORKER = """
 import hashlib, json, sys, time
@@ -41,29 +37,6 @@ for _ in sys.stdin:
 """
 
 
-class Builder:
-    """A process that builds by the code of one checkout whenever it is told to."""
-
-    def __init__(self, checkout: Path, model: str, surgeries: list[str]) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", _WORKER, json.dumps([model, surgeries])],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=os.environ | {"PYTHONPATH": str(checkout / "src"), "OMP_NUM_THREADS": "1"},
-        )
-
-    def build(self) -> tuple[float, str]:
-        """How long it took, and a hash of what came out."""
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        print(file=self.process.stdin, flush=True)
-        if not (line := self.process.stdout.readline()):
-            raise SystemExit("A process that builds has died; its own error stands above.")
-        seconds, digest = json.loads(line)
-        return seconds, digest
-
-
 def main() -> None:
     """Print the ratio and whether it meets the bar."""
     parser = argparse.ArgumentParser(
@@ -77,11 +50,12 @@ def main() -> None:
     torch.set_num_threads(1)
     print(machine())
     ours, theirs = (
-        Builder(checkout.resolve(), asked.model, asked.apply) for checkout in (HERE, asked.against)
+        Worker(checkout.resolve(), _WORKER, [asked.model, asked.apply])
+        for checkout in (HERE, asked.against)
     )
-    if ours.build()[1] != theirs.build()[1]:  # which also warms both up
+    if ours.work()[1] != theirs.work()[1]:  # which also warms both up
         raise SystemExit("The two do not build the same: nothing would be measured.")
-    turns = [(ours.build()[0], theirs.build()[0]) for _ in range(asked.pairs)]
+    turns = [(ours.work()[0], theirs.work()[0]) for _ in range(asked.pairs)]
     found = Ratio.of(*zip(*turns, strict=True))
     met = verdict(found.median <= BAR)
     what = f"{asked.model} with {' '.join(asked.apply)}"

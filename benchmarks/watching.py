@@ -3,17 +3,21 @@
 The recipe is how the paper's notebooks measure (written anew): run the model with its blocks
 listed by hand, keep every map, then transform each in full, roll, average and cut out the diagonal,
 and take the variance of each. Everything on one thread, on images in memory; the answers are
-checked to agree first. The bound is 1: no measurement without a forward pass.
+checked to agree first. The bound is 1: no measurement without a forward pass. With ``--against
+PATH``, the same pass by the code of another checkout, in turns.
 """
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from checkouts import HERE, Worker
 from networks import NETWORKS
-from pairs import asked, time_pairs, verdict
+from pairs import Ratio, asked, time_pairs, verdict
 from retinoscope.core.context import Context
 from retinoscope.core.subject import Batch, Subject
 from retinoscope.models.order_one import draw_at_order_one
@@ -22,19 +26,68 @@ from retinoscope.probes.variance import Variance
 from retinoscope.run.shared_pass import SharedPass
 from retinoscope.run.subject import load_subject
 
+_WORKER = """
+import json, sys, time
+import torch
+torch.set_num_threads(1)
+from retinoscope.models.order_one import draw_at_order_one
+from retinoscope.probes.fourier import Fourier
+from retinoscope.probes.variance import Variance
+from retinoscope.run.subject import load_subject
+name, count = json.loads(sys.argv[1])
+subject = load_subject(name, "cues", pretrained=False, images=count)
+draw_at_order_one(subject.backbone)
+split = subject.splits["test"] if "test" in subject.splits else subject.splits["test", False]
+(batch,) = split.batches(range(count), count)
+watchers = Fourier(), Variance()
+try:
+    from retinoscope.core.context import Context
+    from retinoscope.run.shared_pass import SharedPass
+    shared, context = SharedPass(watchers), Context()
+    def look():
+        groups = shared.look(subject, [batch], context)
+        return [w.gather(g) for w, (g,) in zip(watchers, groups)]
+except ImportError:  # a checkout from before the shared pass was a probe
+    from retinoscope.run.task import watch
+    def look():
+        rows = watch(watchers, subject, batch.images)
+        return [w.gather(subject.anatomy, r) for w, r in zip(watchers, rows)]
+for _ in sys.stdin:
+    start = time.perf_counter()
+    found = look()
+    seconds = time.perf_counter() - start
+    sums = [float(sum(abs(v[v == v]).sum() for v in part.values())) for part in found]
+    print(json.dumps([seconds, sums]), flush=True)
+"""
 BARS = {"resnet20_cifar": 1.50, "ViT-Tiny": 1.45}
 IMAGES = 64
 
 
 def main() -> None:
     """Print a line per network and comparison."""
-    pairs = asked(__doc__, pairs=25).pairs
+    arguments = asked(__doc__, pairs=25, against=())
+    pairs = arguments.pairs
+    for checkout in arguments.against:
+        for called, name in NETWORKS.items():
+            compare(called, name, Path(checkout).resolve(), pairs)
     for called, name in NETWORKS.items():
         subject = load_subject(name, "cues", pretrained=False, images=IMAGES)
         draw_at_order_one(subject.backbone)
         (batch,) = subject.splits["test"].batches(range(IMAGES), IMAGES)
         with torch.inference_mode():
             measure(called, subject, batch.images, pairs)
+
+
+def compare(called: str, name: str, checkout: Path, pairs: int) -> None:
+    """The pass by the code of this checkout and of another, in turns."""
+    workers = [Worker(path, _WORKER, [name, IMAGES]) for path in (HERE, checkout)]
+    first = [worker.work() for worker in workers]
+    np.testing.assert_allclose(first[0][1], first[1][1], rtol=1e-6)
+    turns = [[worker.work()[0] for worker in workers] for _ in range(pairs)]
+    found = Ratio.of([a for a, _ in turns], [b for _, b in turns])
+    print(
+        f"{called}: this checkout / {checkout.name} {found}; bar 1.00 {verdict(found.median <= 1)}"
+    )
 
 
 def measure(called: str, subject: Subject, images: Tensor, pairs: int) -> None:
