@@ -1,4 +1,5 @@
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 import pytest
@@ -99,3 +100,17 @@ def test_rooms_list_their_files():
     assert "variance" not in entries(retinoscope.probes.__path__, ["variance"])
     assert class_of("retinoscope.probes", "variance") is Variance
     assert name_of(Variance()) == name_of(Variance) == "variance"
+
+
+def test_numbers_of_numpy_and_paths_are_taken_as_ours():
+    import numpy as np
+
+    from retinoscope.probes.landscape import Landscape
+    from retinoscope.run.specification import SubjectSpecification
+
+    assert type(Landscape(reach=np.float64(0.5)).reach) is float
+    assert type(Landscape(points=np.int64(5)).points) is int
+    made = SubjectSpecification("resnet50", weights=Path("a.pth"), seed=np.int64(3))
+    assert (made.weights, made.seed) == ("a.pth", 3)
+    with pytest.raises(WrongSetting, match="points is a whole number"):
+        Landscape(points=np.float64(5.0))

@@ -68,6 +68,22 @@ def test_a_view_is_part_of_the_fingerprint_and_of_the_protocol():
     assert split.viewed(AUGMENTED).protocol["augmentation"]["mixup"] == 0.5
 
 
+def test_views_of_one_name_from_two_files_are_two_views(tmp_path):
+    from retinoscope.core.catalogue import load_file
+
+    file = (
+        "from dataclasses import dataclass\n@dataclass(frozen=True)\nclass Dim:\n"
+        "    seed: int = 0\n"
+        "    def see(self, image, label, draw):\n        return image * {}, label\n"
+    )
+    found = []
+    for place, factor in enumerate((0.5, 0.25)):
+        path = tmp_path / f"view{place}.py"
+        path.write_text(file.format(factor))
+        found.append(split_of().viewed(load_file(path).Dim()).fingerprint)
+    assert found[0] != found[1]
+
+
 def test_only_training_images_come_augmented():
     with pytest.raises(NotApplicable, match=r"'test' augmented as in training; only training"):
         split_of(name="test").viewed(AUGMENTED)
@@ -167,7 +183,7 @@ def test_severities_hurt_more_and_more(name):
 
 @pytest.mark.parametrize("wrong", [
     lambda: Corrupted("fog_of_war"), lambda: Corrupted(severity=6), lambda: Noised(std=-1.0),
-    lambda: Occluded(share=1.5), lambda: Occluded(grid=0),
+    lambda: Occluded(share=1.5), lambda: Occluded(grid=0), lambda: Noised(seed=2**60),
 ])  # fmt: skip
 def test_values_that_cannot_be(wrong):
     with pytest.raises((ValueError, WrongSetting)):

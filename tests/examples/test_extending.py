@@ -73,6 +73,16 @@ def test_a_watcher_has_its_section_figure_and_sentences_and_resumes(files):
     assert result.read_bytes() == before
 
 
+def test_an_edited_file_is_measured_anew(files):
+    subject = load_subject(TINY, "cues", images=5)
+    path = files / "effective_rank.py"
+    run = Run(files / "run")
+    before = run.measure(parse_probe(f"{path}:EffectiveRank"), subject)
+    path.write_text(path.read_text().replace("/ most", "/ (2 * most)"))
+    after = run.measure(parse_probe(f"{path}:EffectiveRank"), subject)
+    np.testing.assert_allclose(after.rank, before.rank / 2)
+
+
 @torch.no_grad()
 def test_a_watchers_numbers_are_those_of_a_naive_twin(files):
     subject = load_subject(TINY, "cues", images=5)

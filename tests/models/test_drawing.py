@@ -80,6 +80,22 @@ def test_draws_that_no_image_owns_are_refused():
         torch.rand(7)
 
 
+def test_noise_on_weights_is_found_before_work_starts():
+    from retinoscope import Needs, load_subject
+    from retinoscope.run.check import check_deterministic
+
+    class Bayesian(Noisy):
+        def forward(self, x):
+            weight = self.stem.weight + 0.3 * torch.randn_like(self.stem.weight)
+            return self.head(functional.conv2d(x, weight).mean((2, 3)))
+
+    subject = load_subject(Bayesian().eval(), "cues", size=(8, 8), images=4, passes=2)
+    with pytest.raises(
+        NotDeterministic, match=r"does not belong to single images|numbers of shape"
+    ):
+        check_deterministic(subject, Needs())
+
+
 def test_nothing_else_is_touched():
     torch.manual_seed(1)
     expected = torch.rand(4)

@@ -14,7 +14,6 @@ import retinoscope
 from retinoscope import Needs, Piece, Probe, Result, Run, Subject, Watcher
 from retinoscope.core.context import Context
 from retinoscope.core.errors import NotApplicable, UnknownProbe
-from retinoscope.core.probe import Preparing
 from retinoscope.core.result import answer, axes
 from retinoscope.core.view import AUGMENTED, CLEAN
 from retinoscope.probes import get_probe, list_probes
@@ -59,7 +58,7 @@ def test_partials_combine_in_any_order_to_the_same_numbers(name):
     packaged = "micro_resnet" if probe.needs.snapshots is not None else TINY
     subject = load_subject(packaged, "cues", images=300 if isinstance(probe, Watcher) else 48)
     work, prepared, partials = work_of(probe), {}, []
-    if isinstance(work, Preparing):
+    if work.prepares:
         prepared = perform(Task(work, None), subject).finished.partial
         partials.append(prepared)
     for piece in work.pieces(subject):

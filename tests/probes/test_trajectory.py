@@ -17,6 +17,7 @@ from retinoscope.probes.trajectory import Trajectory, TrajectoryResult
 from retinoscope.probes.variance import Variance
 from retinoscope.run.key import key_of
 from retinoscope.run.task import Task, perform
+from retinoscope.run.work import Alone
 from run.elsewhere import TINY
 from run.tiny import build
 from train.by_hand import write_training
@@ -55,7 +56,7 @@ def subject(folder):
 
 
 def parts(probe, subject):
-    return [perform(Task(probe, p), subject).finished.partial for p in probe.pieces(subject)]
+    return [perform(Task(Alone(probe), p), subject).finished.partial for p in probe.pieces(subject)]
 
 
 def answer(probe, subject):
@@ -254,7 +255,7 @@ def test_a_training_that_has_not_ended_is_told(tmp_path):
     weights = str(made / "snapshots" / "epoch-0010.safetensors")
     subject = load_subject(TINY, "cues", weights=weights, images=4)
     probe = Trajectory()
-    outcome = perform(Task(probe, probe.pieces(subject)[0]), subject)
+    outcome = perform(Task(Alone(probe), probe.pieces(subject)[0]), subject)
     assert outcome.notices == ("there is no snapshot of the end: epoch-0010 stands for it",)
 
 

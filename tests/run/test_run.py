@@ -421,6 +421,24 @@ class Sum:
         return SumResult(total=int(sum(p["value"] for p in rest)))
 
 
+@pytest.mark.parametrize("names", [("a", "a"), ("../b",), ("prepared",), ("",)])
+def test_pieces_whose_files_would_be_one_are_refused(tiny, tmp_path, names):
+    @dataclass(frozen=True)
+    class Odd(Sum):
+        def pieces(self, subject):
+            return [Piece(name, {"add": 1}) for name in names]
+
+    with pytest.raises(WrongInput, match="sum has pieces that cannot be told apart as files"):
+        Run(tmp_path).measure(Odd(), tiny(images=8))
+
+
+def test_a_fault_in_a_sentence_does_not_cost_the_measurement(tiny, tmp_path, monkeypatch):
+    monkeypatch.setattr(SumResult, "findings", lambda self: [1 / 0])
+    assert Run(tmp_path).measure(Sum(), tiny(images=8)).total == 303
+    said = "".join(path.read_text() for path in tmp_path.rglob("sum.*.json"))
+    assert "could not be said: ZeroDivisionError: division by zero" in said
+
+
 def test_what_is_prepared_is_done_first_and_read_by_all_pieces(tiny, tmp_path):
     subject = tiny(images=8)
     assert Run(tmp_path).measure(Sum(), subject).total == 303
@@ -457,11 +475,12 @@ def test_a_probe_that_finds_itself_not_applicable_does_not_stop_the_others(tiny,
     found = Run(tmp_path).measure_all([Sum(refuse=when), Variance()], subject)
     assert isinstance(found["sum"], NotApplicable)
     assert found["variance"] == Run(tmp_path / "alone").measure(Variance(), subject)
-    (skipped,) = tmp_path.rglob("sum.skipped.json")
+    (skipped,) = tmp_path.rglob("sum.*.skipped.json")
     assert json.loads(skipped.read_text())["reason"] == "needs what is not there"
     with pytest.raises(NotApplicable, match="needs what is not there"):
         Run(tmp_path).measure(Sum(refuse=when), subject)
     assert Run(tmp_path).measure(Sum(), subject).total == 303  # with other settings it is
+    assert skipped.exists()
 
 
 def test_a_forecast_is_given_where_it_will_take_long(tiny, tmp_path):

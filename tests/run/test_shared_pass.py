@@ -144,6 +144,41 @@ def test_an_image_that_cannot_be_read_regroups_nobody(tmp_path):
     assert found.protocol["view"] == {"view": "noised", "std": 0.1, "clip": True, "seed": 0}
 
 
+@pytest.mark.parametrize("broken", [range(4), range(4, 8), range(16, 20)])
+def test_a_group_that_cannot_be_read_at_all_costs_nobody_else(tmp_path, broken):
+    from PIL import Image
+
+    for place in range(20):
+        pixels = np.random.default_rng(place).integers(0, 255, (16, 16, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(tmp_path / f"{place:02d}.png")
+    for place in broken:
+        (tmp_path / f"{place:02d}.png").write_bytes(b"no image")
+
+    @dataclass(frozen=True)
+    class Grouped(Variance):
+        @property
+        def needs(self):
+            return Needs(group=4)
+
+        def gather(self, group):
+            assert group.indices
+            return super().gather(group)
+
+    subject = load_subject(OTHER, str(tmp_path), images=None)
+    alone = measure(Variance(), subject)
+    found = Run(tmp_path / "run").measure_all([Grouped(), Variance()], subject)
+    both = list(found.values())
+    assert [result.images for result in both] == [16, 16]
+    for result in both:
+        np.testing.assert_allclose(result.variance, alone.variance, rtol=1e-6)
+
+
+def test_another_model_must_take_images_of_the_same_size():
+    other = f"{HERE / 'tiny.py'}:build:img_size=8"
+    with pytest.raises(NotApplicable, match=r"which are 3×16×16; it takes 3×8×8.*img_size=16"):
+        measure(Kinship(other), load_subject(VIT, "cues", images=8))
+
+
 def test_watchers_with_and_without_groups_share_one_pass(monkeypatch, tmp_path):
     passes, walk = [], Replay.walk
 

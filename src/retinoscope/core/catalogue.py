@@ -85,19 +85,20 @@ def class_in_file(name: str, fits: Callable[[type[Any]], bool], what: str) -> ty
 
 
 def load_file(path: Path | str) -> ModuleType:
-    """A Python file of the user's own as a module, run once per path and process.
+    """A Python file of the user's own as a module, run once per content and process.
 
-    The module stands in ``sys.modules`` under a name that depends on the path alone, so that
-    another process that has loaded the same file can unpickle what its classes have made. Files
-    beside it can be imported from it.
+    The module stands in ``sys.modules`` under a name that depends on path and content alone, so
+    that another process that has loaded the same file can unpickle what its classes have made, and
+    a file that has changed is run anew. Files beside it can be imported from it.
     """
     file = Path(path).expanduser().resolve()
-    digits = hashlib.sha256(str(file).encode()).hexdigest()[:8]
+    if not file.is_file():
+        raise UnreadableFile(f"There is no file {str(path)!r}.")
+    content = file.read_bytes()
+    digits = hashlib.sha256(str(file).encode() + content).hexdigest()[:8]
     name = f"{_PREFIX}{re.sub(r'[^A-Za-z0-9_]', '_', file.stem)}_{digits}"
     if name in sys.modules:
         return sys.modules[name]
-    if not file.is_file():
-        raise UnreadableFile(f"There is no file {str(path)!r}.")
     specification = spec_from_file_location(name, file)
     if specification is None:
         raise UnreadableFile(f"{str(path)!r} is not a Python file.")
@@ -105,7 +106,7 @@ def load_file(path: Path | str) -> ModuleType:
     module = sys.modules[name] = module_from_spec(specification)
     sys.path.insert(0, str(file.parent))
     try:
-        exec(compile(file.read_bytes(), file, "exec"), vars(module))
+        exec(compile(content, file, "exec"), vars(module))
     except Exception as error:
         del sys.modules[name]
         raise UnreadableFile(

@@ -19,7 +19,7 @@ class Context:
     prepared: Mapping[str, np.ndarray] = field(default_factory=dict)
     """What the probe's ``prepare`` gave; empty for probes that prepare nothing."""
     say: Callable[[str], None] = field(default=lambda text: None, repr=False)
-    """Tells the caller what had to be done otherwise than asked; it is also noted in the run."""
+    """Reports a deviation from what was asked: shown to the user, and noted in the run."""
     load: Callable[[str], Subject] | None = field(default=None, repr=False)
 
     def another(self, name: str) -> Subject:

@@ -102,13 +102,9 @@ class _Question(Protocol):
         ...
 
 
-class Work(Protocol):
-    """Something to do with a subject that comes in independent pieces."""
-
-    @property
-    def needs(self) -> Needs:
-        """What must be there."""
-        ...
+@runtime_checkable
+class Probe(_Question, Protocol):
+    """A question whose work comes in independent pieces."""
 
     def pieces(self, subject: Subject) -> Sequence[Piece]:
         """The parts of the work; the same for the same subject and settings."""
@@ -117,11 +113,6 @@ class Work(Protocol):
     def measure(self, subject: Subject, piece: Piece, context: Context) -> Partial:
         """Do one part. Only subject, settings, piece and what was prepared may decide it."""
         ...
-
-
-@runtime_checkable
-class Probe(_Question, Work, Protocol):
-    """A question whose work comes in independent pieces."""
 
 
 @runtime_checkable

@@ -170,12 +170,19 @@ class Result:
         packed = pack(self.arrays())
         described = {name: dict(f.metadata) for name, f in self.described().items()}
         plain = {"probe": self.probe, "schema": self.schema, "described": described}
-        plain |= {"findings": self.findings()} | self.values()
+        plain |= {"findings": self._said()} | self.values()
         plain["sha256"] = seal(plain, packed)
         text = json.dumps(plain, indent=1, ensure_ascii=False, allow_nan=False)
         write_atomically(folder / f"{stem}.npz", packed)
         # Written last: where it exists, the arrays beside it are whole.
         write_atomically(folder / f"{stem}.json", text + "\n")
+
+    def _said(self) -> list[str]:
+        """The findings; a fault in a sentence must not cost the measurement."""
+        try:
+            return self.findings()
+        except Exception as error:
+            return [f"what was found could not be said: {type(error).__name__}: {error}"]
 
     @classmethod
     def load(cls, folder: Path, stem: str | None = None) -> Self:

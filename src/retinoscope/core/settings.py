@@ -10,6 +10,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from functools import cache
+from numbers import Integral, Real
+from os import PathLike, fspath
 from types import NoneType, UnionType
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
@@ -268,8 +270,13 @@ def _fit(wanted: Any, allowed: Range, name: str, value: Any) -> Any:
         return value
     if origin is tuple:
         return _fit_row(inner, allowed, name, value)
-    if wanted is float and type(value) is int:
-        value = float(value)
+    if wanted in (int, float) and not isinstance(value, bool):  # numpy's numbers, too
+        if isinstance(value, Integral):
+            value = wanted(value)
+        elif wanted is float and isinstance(value, Real):
+            value = float(value)
+    if wanted is str and isinstance(value, PathLike):
+        value = fspath(value)
     if wanted is float and isinstance(value, float) and not math.isfinite(value):
         raise _Unfit(f"a finite number; got {value!r}.")
     if wanted in _WORDS and type(value) is not wanted:

@@ -93,6 +93,8 @@ class Group:
     indices: tuple[int, ...]
     """The images of the group that could be read; the others are missing, not replaced."""
     labels: np.ndarray | None = None
+    number: int = 0
+    """Of the pass, where the network draws at test time."""
     others: Mapping[str, Group] = field(default_factory=dict)
     """The same of further subjects, by the names under which the watcher asked for them."""
 

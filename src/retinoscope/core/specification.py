@@ -61,7 +61,7 @@ options={'img_size': 32, 'window': (2, 2), 'pool': 'avg'})
                 whatever characters it holds.
             colons: Whether names of this kind may hold colons; if not, options must follow one.
         """
-        file = _existing(text)
+        file = _existing(text) if colons else ""
         name, tail = _split_name(text, len(file))
         if not name:
             raise MalformedSpecification(

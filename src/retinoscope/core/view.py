@@ -8,7 +8,7 @@ the same for any batch, order, number of workers and machine.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class PixelView(Protocol):
 
     @property
     def seed(self) -> int:
-        """Seed of what is drawn at random."""
+        """Seed of what is drawn at random, from 0 to 2³² − 1."""
         ...
 
     def see(
@@ -42,7 +42,8 @@ class PixelView(Protocol):
     ) -> tuple[np.ndarray, Label]:
         """The image (H, W, C), float32 in [0, 1], and its label as they are seen.
 
-        ``draw`` depends on ``seed`` and the image alone; nothing else may be drawn from.
+        ``draw`` depends on ``seed`` and the image alone; nothing else may be drawn from. A view
+        that comes to give other pixels for the same fields raises its class constant ``schema``.
         """
         ...
 
@@ -62,5 +63,13 @@ def describe_view(view: View) -> dict[str, Any] | None:
     """
     if view == CLEAN:
         return None
-    values = {f.name: getattr(view, f.name) for f in fields(view)}  # type: ignore[arg-type]
-    return {"view": type(view).__name__.lower(), **values}
+    if not is_dataclass(view):
+        raise TypeError(f"A view is a frozen dataclass, so that its fields describe it: {view!r}.")
+    kind = type(view)
+    values = {f.name: getattr(view, f.name) for f in fields(view)}
+    described: dict[str, Any] = {"view": kind.__name__.lower(), **values}
+    if not kind.__module__.startswith("retinoscope."):  # views of one name are not one view
+        described["of"] = f"{kind.__module__}.{kind.__qualname__}"
+    if (schema := getattr(kind, "schema", 1)) != 1:
+        described["schema"] = schema
+    return described

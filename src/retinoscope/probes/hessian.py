@@ -169,7 +169,7 @@ class Hessian:
         5, "Eigenvalues per mini-batch; with which=both, as many of each end.", at_least=1
     )
     batch: int = setting(16, "Images per mini-batch.", at_least=2)
-    batches: int = setting(16, "Mini-batches at most; 0 for all that the images fill.", at_least=0)
+    batches: int = setting(16, "Maximum number of mini-batches; 0 uses all images.", at_least=0)
     images: Images = setting("augmented", IMAGES)
     which: Literal["magnitude", "positive", "negative", "both"] = setting(
         "magnitude", "The eigenvalues of largest magnitude, of one end, or of both ends."
@@ -186,10 +186,12 @@ class Hessian:
         1e-3, "Relative residual at which an eigenvalue counts as found.", above=0, below=1
     )
     products: int = setting(
-        200, "Hessian-vector products at most, per mini-batch and block.", at_least=1
+        200, "Maximum number of Hessian-vector products per mini-batch and block.", at_least=1
     )
     steps: int = setting(
-        0, "Products at least, for a finer density of the whole spectrum.", at_least=0
+        0,
+        "Minimum number of Lanczos steps; more resolve the density of the whole spectrum better.",
+        at_least=0,
     )
     again: bool = setting(
         False, "Search a second time for eigenvalues the first search missed: about a third more "

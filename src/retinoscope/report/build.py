@@ -175,7 +175,7 @@ def _sections(examined: Sequence[Examined]) -> list[Section]:
     for subject in examined:
         for measured in subject.measured:
             result = measured.result
-            compared = ("data", "split", "augmentation", "settings")
+            compared = ("data", "split", "augmentation", "view", "passes", "settings")
             shared = json.dumps([result.protocol.get(k) for k in compared], sort_keys=True)
             groups.setdefault((result.probe, shared), []).append((subject, measured))
     ordered = sorted(groups.items(), key=lambda item: item[0])

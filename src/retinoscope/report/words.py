@@ -26,6 +26,7 @@ def protocol_lines(protocol: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("images", f"{chosen}{balanced}, {protocol.get('size', '')}"),
         ("labels", str(protocol.get("labels", ""))),
         ("augmentation", _plain(protocol.get("augmentation")) or "none"),
+        *((key, _plain(protocol[key])) for key in ("view", "passes") if protocol.get(key)),
         ("weight decay", str(protocol.get("weight decay", 0.0))),
         ("cut", _cut(preprocessing)),
         ("normalisation", f"mean {_plain(preprocessing.get('mean'))}, "
@@ -47,6 +48,10 @@ def protocol_in_brief(result: Result, errors: str) -> str:
     aside = len(protocol.get("set aside", ()))
     lost = f" ({aside} more could not be read)" if aside else ""
     augmented = _plain(protocol.get("augmentation")) or "not augmented"
+    if protocol.get("view"):
+        augmented = _plain(protocol["view"])
+    if protocol.get("passes"):
+        augmented += f", {protocol['passes']} passes"
     settings = _plain(protocol.get("settings")) or _recipe(protocol) or "no settings"
     shown = f" {errors}: two standard errors over {_drawn(result)}." if errors else ""
     return (

@@ -32,17 +32,32 @@ def check_deterministic(subject: Subject, needs: Needs) -> None:
                     f"{subject.name}: two passes over the same images differ from the unit "
                     f"{unit.name!r} on. Something in it is drawn at random in eval mode "
                     "(functional dropout with training=True, noise, random pooling); make it "
-                    "depend on self.training, or ask for seeded passes: "
-                    "load_subject(…, passes=8)."
+                    "depend on self.training"
+                    + ("." if subject.passes else ", or ask for seeded passes: --passes 8.")
                 )
         answers = []
         for _ in range(2):
             with drawing(subject, 0, batch.indices):
                 answers.append(subject.model(images))
+        if subject.passes:
+            _check_draws(subject, batch, images, answers[0])
         if not _same(*answers):
             raise NotDeterministic(
                 f"{subject.name}: the model gives other logits for the same images each time, "
-                "although every unit repeats. Does a hook or a counter change it?"
+                "although the states of all units are identical. Does a hook or counter modify it?"
+            )
+
+
+def _check_draws(subject: Subject, batch: Batch, images: Tensor, together: Tensor) -> None:
+    """Each image alone must be answered as among others: a draw that it does not own shows here."""
+    for place, index in enumerate(batch.indices):
+        with drawing(subject, 0, (index,)):
+            alone = subject.model(images[place : place + 1])
+        if not torch.allclose(alone, together[place : place + 1], rtol=1e-3, atol=1e-4):
+            raise NotDeterministic(
+                f"{subject.name}: an image alone gets another answer than among others, although "
+                "both passes have the same seed. Something is drawn that does not belong to single "
+                "images, such as noise on weights; its passes cannot be repeated."
             )
 
 

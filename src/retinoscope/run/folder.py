@@ -7,7 +7,7 @@
         subject.json, anatomy.json
         training.json, log.jsonl              how its weights were learned, where that is known
         fourier.KEY.npz, .json, .note.json    a result; where the note is, all is whole
-        fourier.skipped.json                  why a probe was not applicable
+        fourier.1a2b3c4d.skipped.json         why a probe was not applicable
         pieces/fourier.KEY/0000000.piece      what the result was combined from
     report.html
 """

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from retinoscope.core.errors import NotApplicable
-from retinoscope.core.probe import Partial, Piece, Preparing, Probe, Watcher, Work
+from retinoscope.core.probe import Partial, Piece, Watcher
 from retinoscope.core.subject import SetAside, Subject
 from retinoscope.core.wording import duration
 from retinoscope.run.key import name_of
-from retinoscope.run.shared_pass import SharedPass, Sharing
+from retinoscope.run.shared_pass import SharedPass
 from retinoscope.run.task import PREPARED, Task
-
-Question = Probe | Watcher
+from retinoscope.run.work import Alone, Question, Work
 
 
 def work_of(question: Question) -> Work:
-    """What does the work: the shared pass for a watcher, else the probe itself."""
-    return SharedPass((question,)) if isinstance(question, Watcher) else question
+    """What does the work: the shared pass for a watcher, else the probe for itself."""
+    return SharedPass((question,)) if isinstance(question, Watcher) else Alone(question)
 
 
 @dataclass
@@ -52,12 +51,8 @@ class Job:
     @property
     def names(self) -> list[str]:
         """Of all that is kept for it, in the order in which it is combined."""
-        first = [PREPARED] if isinstance(self.work, Preparing) else []
+        first = [PREPARED] if self.work.prepares else []
         return [*first, *(piece.name for piece in self.pieces)]
-
-    def partials(self, kept: Partial) -> Sequence[Partial]:
-        """What a piece gives to be combined, from what is kept of it."""
-        return self.work.partials(kept) if isinstance(self.work, SharedPass) else [kept]
 
     def path(self, piece: Piece | str) -> Path:
         """Where a piece lies."""
@@ -74,9 +69,7 @@ class Share:
 
     def parts(self, partial: Partial) -> Sequence[Partial | NotApplicable]:
         """What the task gave, for each job its own, or why it gave nothing."""
-        if isinstance(self.task.probe, SharedPass):
-            return self.task.probe.divided(partial)
-        return [partial]
+        return self.task.work.divided(partial)
 
 
 def shares_of(jobs: Sequence[Job], prepared: Mapping[str, Partial]) -> Iterator[Share]:
@@ -103,13 +96,13 @@ def portions(jobs: Sequence[Job]) -> int:
 def _passes(jobs: Sequence[Job]) -> list[list[Job]]:
     """Jobs that share each of their pieces; most stand alone."""
     alone: list[list[Job]] = []
-    together: dict[Sharing, dict[int | None, list[Job]]] = {}
+    together: dict[Hashable, dict[int | None, list[Job]]] = {}
     for job in jobs:
-        if isinstance(job.work, SharedPass):
+        if job.work.sharing is None:
+            alone.append([job])
+        else:
             sizes = together.setdefault(job.work.sharing, {})
             sizes.setdefault(job.work.group, []).append(job)
-        else:
-            alone.append([job])
     for sizes in together.values():
         anyhow = sizes.pop(None, [])  # who sees each image for itself fits in everywhere
         first, *rest = sizes.values() or [[]]
@@ -118,10 +111,7 @@ def _passes(jobs: Sequence[Job]) -> list[list[Job]]:
 
 
 def _joined(jobs: Sequence[Job]) -> Work:
-    passes = [job.work for job in jobs if isinstance(job.work, SharedPass)]
-    if not passes:
-        return jobs[0].work
-    return SharedPass(tuple(watcher for one in passes for watcher in one.watchers))
+    return jobs[0].work.joined([job.work for job in jobs[1:]])
 
 
 def summary(job: Job, subject: Subject, aside: Sequence[SetAside]) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
+from retinoscope.core.catalogue import source_of
 from retinoscope.core.probe import Probe, Watcher
 from retinoscope.core.subject import Subject
 from retinoscope.models.snapshots import fingerprint, snapshots_of
@@ -52,6 +53,8 @@ def key_of(probe: Probe | Watcher, subject: Subject) -> str:
         "weight decay": subject.weight_decay if needs.labels else 0.0,  # a part of losses alone
         "others": [subject.another(name).fingerprint for name in needs.others],
     }
+    if (source := source_of(type(probe))) is not None:  # code of the user's own may have changed
+        plain["source"] = hashlib.sha256(source.read_bytes()).hexdigest()
     if needs.group is not None:  # which images are seen together decides what comes out
         plain["group"] = needs.group
     if needs.labels:  # what asks for no gradient has no part in the curvature of a loss

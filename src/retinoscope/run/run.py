@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -27,15 +30,16 @@ from retinoscope.run.check import check_deterministic
 from retinoscope.run.engines import Engine
 from retinoscope.run.engines.local import Here
 from retinoscope.run.folder import RunFolder
-from retinoscope.run.job import Job, Question, Share, portions, shares_of, summary, work_of
+from retinoscope.run.job import Job, Share, portions, shares_of, summary, work_of
 from retinoscope.run.key import key_of, name_of, settings_of
 from retinoscope.run.piece import BadPiece, Finished, read_piece, write_piece
 from retinoscope.run.progress import Reporter, watched
-from retinoscope.run.shared_pass import SharedPass
 from retinoscope.run.task import PREPARED, Outcome, Task
+from retinoscope.run.work import Question
 
 _WORTH_SAYING = 20.0
 """Seconds of work from which on a forecast is given."""
+_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*")
 _COMMON = ("result", "schema", "question", "reading", "needs", "combine")
 
 
@@ -120,10 +124,13 @@ class Run:
 
     def _job(self, probe: Question, subject: Subject, folder: Path) -> Job:
         subject.split(probe.needs)  # says what is missing before anything else does
+        for name in probe.needs.others:
+            _check_size(subject, subject.another(name))
         work = work_of(probe)
-        if subject.passes and not isinstance(work, SharedPass):
+        if subject.passes and not work.draws:
             raise NotApplicable("is not defined yet for a network that draws at test time")
         job = Job(probe, work, key_of(probe, subject), folder, work.pieces(subject))
+        _check_names(job)
         there = {name for name in job.names if self._is_there(job, name, subject)}
         job.missing = {piece.name: piece for piece in job.pieces if piece.name not in there}
         job.found = len(job.pieces) - len(job.missing)
@@ -156,7 +163,8 @@ class Run:
     def _do_missing(self, jobs: Sequence[Job], subject: Subject) -> None:
         jobs = [job for job in jobs if job.missing or job.unprepared]
         for needs in dict.fromkeys(job.probe.needs for job in jobs):
-            check_deterministic(subject, needs)
+            for one in (subject, *map(subject.another, needs.others)):
+                check_deterministic(one, needs)
         self._foresee(jobs, subject)
         jobs = [job for job in jobs if not job.refused]
         shares = list(shares_of(jobs, {}))
@@ -246,7 +254,7 @@ class Run:
             raise RetinoscopeError(
                 f"None of the {len(aside)} images could be read. The first: {aside[0].reason}"
             )
-        partials = [part for one in finished for part in job.partials(one.partial)]
+        partials = [part for one in finished for part in job.work.partials(one.partial)]
         result = job.probe.combine(subject.anatomy, partials)
         result = replace(result, protocol=protocol_of(job.probe, subject, aside))
         note = {
@@ -262,6 +270,9 @@ class Run:
             result.save(job.folder, job.stem)
             path = job.folder / f"{job.stem}.note.json"
             write_atomically(path, json.dumps(note, indent=1, ensure_ascii=False) + "\n")
+            # It is applicable now; the second name is that of earlier versions.
+            _skipped(job.folder, job.probe).unlink(missing_ok=True)
+            (job.folder / f"{name_of(job.probe)}.skipped.json").unlink(missing_ok=True)
         self.reporter.say(summary(job, subject, aside))
         return result
 
@@ -269,21 +280,55 @@ class Run:
         name = name_of(probe)
         plain = {"probe": name, "settings": settings_of(probe), "reason": str(reason)}
         with self.files.writing():
-            write_atomically(
-                folder / f"{name}.skipped.json", json.dumps(plain, ensure_ascii=False) + "\n"
-            )
+            write_atomically(_skipped(folder, probe), json.dumps(plain, ensure_ascii=False) + "\n")
         self.reporter.say(f"{subject.name}: {name} is not applicable: it {reason}")
 
 
 def _checked(probe: Question) -> Question:
     """The probe, if it is one; says what is missing otherwise."""
     if isinstance(probe, Probe | Watcher):
+        if not _NAME.fullmatch(probe.result.probe):
+            raise WrongInput(
+                f"{type(probe.result).__name__} {probe.result.__name__} needs a name for its "
+                "files: probe: ClassVar[str] = 'effective_rank', of letters, digits and ._-"
+            )
         return probe
     lacking = [
         f"To be a {kind} it lacks {', '.join(n for n in (*_COMMON, *own) if not hasattr(probe, n))}"
         for kind, own in (("Probe", ("pieces", "measure")), ("Watcher", ("watch", "gather")))
     ]
     raise WrongInput(f"{probe!r} is no probe. {'; '.join(lacking)}. See retinoscope.core.probe.")
+
+
+def _skipped(folder: Path, probe: Question) -> Path:
+    """Where it stands why a probe with these settings is not applicable."""
+    asked = json.dumps([settings_of(probe), repr(probe.needs)], sort_keys=True, default=str)
+    digits = hashlib.sha256(asked.encode()).hexdigest()[:8]
+    return folder / f"{name_of(probe)}.{digits}.skipped.json"
+
+
+def _check_size(subject: Subject, other: Subject) -> None:
+    """Both see the same images, so both must take them at the same size."""
+    own, theirs = ("×".join(map(str, s.anatomy.image)) for s in (subject, other))
+    if own != theirs:
+        raise NotApplicable(
+            f"shows {other.name} the images of {subject.name}, which are {own}; it takes {theirs}. "
+            f"Build it for that size if it can be ([{other.name}:img_size="
+            f"{subject.anatomy.image[-1]}]), or give both one with --size"
+        )
+
+
+def _check_names(job: Job) -> None:
+    """A piece's name is that of its file, so no two may be alike or lead elsewhere."""
+    names = [piece.name for piece in job.pieces]
+    odd = [name for name in names if not _NAME.fullmatch(name) or name == PREPARED]
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if odd or twice:
+        raise WrongInput(
+            f"{name_of(job.probe)} has pieces that cannot be told apart as files: "
+            f"{', '.join(map(repr, [*odd, *twice]))}. A piece's name is unique, consists of "
+            f"letters, digits and ._-, and is not {PREPARED!r}."
+        )
 
 
 def _by_name(

@@ -27,7 +27,7 @@ from retinoscope.models.drawing import drawn_walk
 from retinoscope.models.memory import Parts, slices, went_in_parts
 
 SHARD = 128
-"""Images per piece, or as many groups as fit into so many."""
+"""Images per piece; with groups, the largest multiple of their size up to this, at least one."""
 
 _REFUSED = "not applicable"
 
@@ -45,6 +45,21 @@ class SharedPass:
     """Watchers that look at the same images, and whose groups are of one size if they have any."""
 
     watchers: tuple[Watcher, ...]
+    prepares: bool = False
+    draws: bool = True
+
+    @property
+    def questions(self) -> tuple[Watcher, ...]:
+        """The watchers."""
+        return self.watchers
+
+    def prepare(self, subject: Subject, context: Context) -> Partial:
+        """Nothing: watchers only look."""
+        return {}
+
+    def joined(self, others: Sequence[Any]) -> SharedPass:
+        """One pass for the watchers of several."""
+        return SharedPass(tuple(w for one in (self, *others) for w in one.watchers))
 
     @property
     def needs(self) -> Needs:
@@ -86,11 +101,14 @@ class SharedPass:
     def measure(self, subject: Subject, piece: Piece, context: Context) -> Partial:
         """What each watcher gathers from a shard of images; see :meth:`divided`."""
         seen: list[list[Group]] = [[] for _ in self.watchers]
+        memory: dict[str, Parts] = {}
         for parts in self._portions(subject, piece):
-            for groups, passes in zip(seen, self.look(subject, parts, context), strict=True):
+            found = self.look(subject, parts, context, memory)
+            for groups, passes in zip(seen, found, strict=True):
                 groups += passes
         partial: dict[str, np.ndarray] = {}
-        for place, (watcher, groups) in enumerate(zip(self.watchers, seen, strict=True)):
+        for place, (watcher, looked) in enumerate(zip(self.watchers, seen, strict=True)):
+            groups = [group for group in looked if group.indices]  # else nothing could be read
             whole = groups if watcher.needs.group else [_together(subject, groups)]
             for number, group in enumerate(whole):
                 try:
@@ -112,12 +130,12 @@ class SharedPass:
                 refused[int(place)] = str(array)
         return [NotApplicable(refused[i]) if i in refused else own for i, own in enumerate(shares)]
 
-    def partials(self, share: Partial) -> list[Partial]:
-        """What was gathered from each group of a piece, from the share of this one watcher."""
+    def partials(self, kept: Partial) -> list[Partial]:
+        """What was gathered from each group of a piece, from what is kept for this one watcher."""
         if self.group is None:
-            return [share]
+            return [kept]
         found: dict[int, dict[str, np.ndarray]] = {}
-        for key, array in share.items():
+        for key, array in kept.items():
             number, _, name = key.partition(":")
             found.setdefault(int(number), {})[name] = array
         return [found[number] for number in sorted(found)]
@@ -134,14 +152,25 @@ class SharedPass:
             else:
                 yield list(batches)
 
-    def look(self, subject: Subject, parts: Sequence[Batch], context: Context) -> list[list[Group]]:
+    def look(
+        self,
+        subject: Subject,
+        parts: Sequence[Batch],
+        context: Context,
+        memory: dict[str, Parts] | None = None,
+    ) -> list[list[Group]]:
         """For each watcher, what it keeps of some images.
+
+        ``memory`` remembers in how many parts the images of each subject have to go through.
 
         Of a network that draws at test time there are several passes: a watcher that needs a group
         has what it kept of each, any other the mean over them.
         """
         everyone = range(len(self.watchers))
-        passes = [self._passed(number, subject, parts, context) for number in _numbers(subject)]
+        memory = {} if memory is None else memory
+        passes = [
+            self._passed(number, subject, parts, context, memory) for number in _numbers(subject)
+        ]
         found = [[one[i] for one in passes] for i in everyone]
         return [
             groups if self.watchers[i].needs.group or len(groups) == 1 else [_mean(groups)]
@@ -149,16 +178,21 @@ class SharedPass:
         ]
 
     def _passed(
-        self, number: int, subject: Subject, parts: Sequence[Batch], context: Context
+        self,
+        number: int,
+        subject: Subject,
+        parts: Sequence[Batch],
+        context: Context,
+        memory: dict[str, Parts],
     ) -> list[Group]:
         everyone = range(len(self.watchers))
-        own = self._walked("", number, subject, parts, everyone, context)
+        own = self._walked("", number, subject, parts, everyone, context, memory)
         others: dict[str, list[Group]] = {}
         for name in self.needs.others:
             asking = [i for i in everyone if name in self.watchers[i].needs.others]
             second = context.another(name)
             theirs = number % len(_numbers(second))
-            others[name] = self._walked(name, theirs, second, parts, asking, context)
+            others[name] = self._walked(name, theirs, second, parts, asking, context, memory)
         return [
             replace(own[i], others={n: others[n][i] for n in self.watchers[i].needs.others})
             for i in everyone
@@ -172,6 +206,7 @@ class SharedPass:
         parts: Sequence[Batch],
         asking: Sequence[int],
         context: Context,
+        memory: dict[str, Parts],
     ) -> list[Group]:
         """What is kept of one pass; in smaller parts as often as memory demands."""
         largest = max((len(part.images) for part in parts), default=0)
@@ -183,10 +218,11 @@ class SharedPass:
         def split(count: int) -> None:
             context.say(went_in_parts(largest, count))
 
-        kept = Parts().run(work, largest, split) if parts else [{} for _ in self.watchers]
+        fitting = memory.setdefault(called, Parts())
+        kept = fitting.run(work, largest, split) if parts else [{} for _ in self.watchers]
         indices, labels = _known(parts)
         numbers = None if labels is None else labels.numpy()
-        return [Group(subject.anatomy, rows, indices, numbers) for rows in kept]
+        return [Group(subject.anatomy, rows, indices, numbers, number) for rows in kept]
 
     def _kept(
         self,
@@ -197,7 +233,8 @@ class SharedPass:
         asking: Sequence[int],
     ) -> list[dict[str, Any]]:
         kept: list[dict[str, Any]] = [{} for _ in self.watchers]
-        taps, needs = self.needs.taps, [watcher.needs for watcher in self.watchers]
+        needs = [watcher.needs for watcher in self.watchers]
+        taps = frozenset().union(*(needs[place].taps for place in asking))
         known = _known(parts)
         with torch.inference_mode():
             walks = [drawn_walk(subject, number, p.indices, p.images, taps) for p in parts]
@@ -268,6 +305,7 @@ def _together(subject: Subject, groups: Sequence[Group]) -> Group:
         {unit: _concatenated([g.rows[unit] for g in groups]) for unit in groups[0].rows},
         tuple(index for group in groups for index in group.indices),
         np.concatenate(labels) if labels else None,
+        groups[0].number,
         {name: _together(subject, [g.others[name] for g in groups]) for name in groups[0].others},
     )
 

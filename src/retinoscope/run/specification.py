@@ -32,7 +32,10 @@ class SubjectSpecification:
         None, "Where named data lie. Default: the environment's RETINOSCOPE_DATA.", group=_DATA
     )
     images: int | None = setting(
-        512, "How many images per split, the same of each class; or all.", at_least=1, group=_DATA
+        512,
+        "Images per split, balanced over classes; all for every image.",
+        at_least=1,
+        group=_DATA,
     )
     """None for all."""
     size: tuple[int, int] | None = setting(
@@ -75,8 +78,8 @@ class SubjectSpecification:
     workers: int = setting(0, "Processes that read images.", at_least=0, group=_WORK)
     passes: int = setting(
         0,
-        "Seeded passes of a network that draws at test time, such as MC dropout. Default: 0, for "
-        "networks that do not.",
+        "Seeded passes of a network that draws at test time, such as MC dropout. Default: 0 (the "
+        "network is deterministic).",
         at_least=0,
         group=_MODEL,
     )
@@ -97,7 +100,7 @@ class SubjectSpecification:
         None, "Normalisation: 0.5 or 0.49,0.48,0.45. Default: the model's own.", group=_DATA
     )
     std: tuple[float, ...] | None = setting(
-        None, "The same for the standard deviation.", group=_DATA
+        None, "Standard deviation of the normalisation, written like --mean.", group=_DATA
     )
     augmentation: Augmentation | None = None
     """Of training images; as in the training of the weights if None, where that is known."""

@@ -103,7 +103,7 @@ class Named:
         # A snapshot is the same model with other weights, unless the file says what it is itself.
         if name.endswith(_CHECKPOINTS) and read_construction(Path(name)) is None:
             return replace(self.specification, weights=name)
-        return replace(self.specification, model=name, weights=None, label=None)
+        return replace(self.specification, model=name, weights=None, label=None, output=None)
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,8 @@ class Live:
         """One of the modules that were given, or a model by its name, on the same images."""
         if name not in self._loaded:
             asked = self.modules.get(name, name)
-            self._loaded[name] = load_subject(asked, self.data, name=name, **self.settings)
+            others = {k: v for k, v in self.settings.items() if k not in ("weights", "output")}
+            self._loaded[name] = load_subject(asked, self.data, name=name, **others)
         return self._loaded[name]
 
 

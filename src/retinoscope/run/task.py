@@ -11,10 +11,11 @@ import numpy as np
 
 from retinoscope.core.context import Context
 from retinoscope.core.errors import NotApplicable
-from retinoscope.core.probe import Partial, Piece, Preparing, Work
+from retinoscope.core.probe import Partial, Piece
 from retinoscope.core.subject import Batch, SetAside, Split, Subject
 from retinoscope.core.view import View
 from retinoscope.run.piece import Finished
+from retinoscope.run.work import Work
 
 PREPARED = "prepared"
 """The name under which what a probe prepares is kept, beside its pieces."""
@@ -22,9 +23,9 @@ PREPARED = "prepared"
 
 @dataclass(frozen=True)
 class Task:
-    """One piece of a probe's work, or what it prepares before all pieces."""
+    """One piece of some work, or what is prepared before all its pieces."""
 
-    probe: Work
+    work: Work
     piece: Piece | None
     """None: prepare."""
     prepared: Partial = field(default_factory=dict)
@@ -57,11 +58,10 @@ def perform(task: Task, subject: Subject) -> Outcome:
         task.prepared, notices.append, lambda name: _recorded(subject.another(name), aside)
     )
     try:
-        if task.piece is not None:
-            partial = task.probe.measure(recorded, task.piece, context)
+        if task.piece is None:
+            partial = task.work.prepare(recorded, context)
         else:
-            assert isinstance(task.probe, Preparing)  # only these have such a task
-            partial = task.probe.prepare(recorded, context)
+            partial = task.work.measure(recorded, task.piece, context)
     except NotApplicable as reason:
         return Outcome(None, tuple(dict.fromkeys(notices)), refused=str(reason))
     finished = Finished(partial, tuple(dict.fromkeys(aside)))

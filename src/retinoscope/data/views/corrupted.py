@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from retinoscope.core.settings import check, setting
+from retinoscope.core.settings import MAX_SEED, check, setting
 from retinoscope.data.corruptions import CORRUPTIONS, Corruption
 
 if TYPE_CHECKING:
@@ -19,13 +19,11 @@ class Corrupted:
     """One type of corruption at one severity; labels stay."""
 
     type: Corruption = setting("gaussian_noise", "Type of the corruption.")
-    severity: int = setting(3, "From 1, barely visible, to 5.")
-    seed: int = setting(0, "Random seed of what is drawn.")
+    severity: int = setting(3, "From 1, barely visible, to 5.", at_least=1, at_most=5)
+    seed: int = setting(0, "Random seed of what is drawn.", at_least=0, at_most=MAX_SEED)
 
     def __post_init__(self) -> None:
         check(self, "corrupted")
-        if not 1 <= self.severity <= 5:
-            raise ValueError(f"severity is from 1 to 5; got {self.severity}.")
 
     def see(
         self, image: np.ndarray, label: Label, draw: np.random.Generator

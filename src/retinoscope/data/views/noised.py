@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from retinoscope.core.settings import check, setting
+from retinoscope.core.settings import MAX_SEED, check, setting
 
 if TYPE_CHECKING:
     from retinoscope.core.view import Label
@@ -17,14 +17,12 @@ if TYPE_CHECKING:
 class Noised:
     """White Gaussian noise is added to every channel of every pixel; labels stay."""
 
-    std: float = setting(0.1, "Standard deviation of the noise; pixels are in [0, 1].")
+    std: float = setting(0.1, "Standard deviation of the noise; pixels are in [0, 1].", at_least=0)
     clip: bool = setting(True, "Keep pixels in [0, 1], as a camera would.")
-    seed: int = setting(0, "Random seed of the noise.")
+    seed: int = setting(0, "Random seed of the noise.", at_least=0, at_most=MAX_SEED)
 
     def __post_init__(self) -> None:
         check(self, "noised")
-        if self.std < 0:
-            raise ValueError(f"std is 0 or more; got {self.std}.")
 
     def see(
         self, image: np.ndarray, label: Label, draw: np.random.Generator

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from retinoscope.core.settings import check, setting
+from retinoscope.core.settings import MAX_SEED, check, setting
 
 if TYPE_CHECKING:
     from retinoscope.core.view import Label
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 class Occluded:
     """A random share of the patches of a regular grid is painted over; labels stay."""
 
-    share: float = setting(0.5, "Share of the patches that is hidden.")
-    grid: int = setting(14, "Patches along each side.")
-    colour: float = setting(0.0, "What hidden patches are painted with; 0 is black, 1 is white.")
-    seed: int = setting(0, "Random seed of which patches are hidden.")
+    share: float = setting(0.5, "Share of the patches that is hidden.", at_least=0, at_most=1)
+    grid: int = setting(14, "Patches along each side.", at_least=1)
+    colour: float = setting(
+        0.0, "Colour of hidden patches; 0 is black, 1 is white.", at_least=0, at_most=1
+    )
+    seed: int = setting(0, "Random seed of which patches are hidden.", at_least=0, at_most=MAX_SEED)
 
     def __post_init__(self) -> None:
         check(self, "occluded")
-        if not (0 <= self.share <= 1 and 0 <= self.colour <= 1 and self.grid >= 1):
-            raise ValueError(f"share and colour are from 0 to 1, grid is 1 or more; got {self}.")
 
     def see(
         self, image: np.ndarray, label: Label, draw: np.random.Generator

@@ -39,6 +39,8 @@ class Order:
     specification: SubjectSpecification
     fingerprint: str
     data: str
+    others: tuple[tuple[str, str], ...]
+    """Further subjects, and what must come out for each."""
     files: tuple[str, ...]
     """Files of the user's own that define probes; they are loaded before the task is read."""
     task: bytes
@@ -46,13 +48,16 @@ class Order:
 
 def order(subject: Subject, task: Task, asked: str) -> Order:
     """A task for another process."""
-    data = subject.split(task.probe.needs).fingerprint
-    questions = getattr(task.probe, "watchers", (task.probe,))
+    needs, questions = task.work.needs, task.work.questions
     files = dict.fromkeys(str(p) for q in questions if (p := source_of(type(q))) is not None)
     return Order(
-        specification_of(subject, asked), subject.fingerprint, data, tuple(files),
+        specification_of(subject, asked),
+        subject.fingerprint,
+        subject.split(needs).fingerprint,
+        tuple((name, subject.another(name).fingerprint) for name in needs.others),
+        tuple(files),
         pickle.dumps(task),
-    )  # fmt: skip
+    )
 
 
 def work(order: Order) -> Outcome:
@@ -60,15 +65,19 @@ def work(order: Order) -> Outcome:
     with suppress(OSError):  # on another machine the folder need not be there
         os.chdir(order.specification.folder)
     subject = _kept(order.specification)
-    if subject.fingerprint != order.fingerprint:
+    own = (subject, order.fingerprint)
+    others = ((subject.another(name), expected) for name, expected in order.others)
+    for one, expected in (own, *others):
+        if one.fingerprint == expected:
+            continue
         raise NotRebuildable(
-            f"{subject.name} came out differently in another process: does its function draw "
+            f"{one.name} came out differently in another process: does its function draw "
             "random weights without a seed, or read a file that has changed?"
         )
     for path in order.files:
         load_file(Path(path))
     task: Task = pickle.loads(order.task)  # made by our own process a moment ago
-    if subject.split(task.probe.needs).fingerprint != order.data:
+    if subject.split(task.work.needs).fingerprint != order.data:
         raise NotRebuildable(
             f"The data {order.specification.data} are not the same in another process or on "
             "another machine. Have the files changed?"
