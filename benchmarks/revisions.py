@@ -127,7 +127,9 @@ def walk(path: str, value: Any) -> Iterator[tuple[str, np.ndarray]]:
     if isinstance(value, dict):
         for key, inner in value.items():
             if key not in ("protocol", "seconds"):
-                yield from walk(f"{path}.{key}".lstrip("."), inner)
+                # What units a result speaks of was five fields once, and is one now.
+                at = path if key == "coverage" else f"{path}.{key}".lstrip(".")
+                yield from walk(at, inner)
     elif isinstance(value, list | tuple):
         for place, inner in enumerate(value):
             yield from walk(f"{path}.{place}", inner)
