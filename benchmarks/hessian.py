@@ -132,7 +132,7 @@ def warmed(called: str, steps: int = STEPS) -> Subject:
             f"images; loss {first:.3f} in the first epoch, {last:.3f} in the last"
         )
     print(f"{called}: {count:,} parameters, seed 0, {trained}", flush=True)
-    return replace(subject, state=state_hash(subject.backbone), specification=None)
+    return replace(subject, state=state_hash(subject.backbone), origin=None)
 
 
 def in_double(subject: Subject) -> Subject:

@@ -19,11 +19,11 @@ def test_examine_ends_with_a_report_and_goes_on_where_it_was(tmp_path):
     assert "fourier done, 1 of 1 pieces" in first.stderr
     second = runner.invoke(app, [*arguments, *probes])
     assert "fourier is there already" in second.stderr
-    (subject,) = collect([tmp_path / "run"])
+    (subject,) = collect([tmp_path / "run"]).examined
     assert subject.measured[0].result.frequency.shape[1] == 9
     fresh = runner.invoke(app, [*arguments, "--probe", "variance", "--fresh"])
     assert "variance done" in fresh.stderr
-    assert len(collect([tmp_path / "run"])[0].measured) == 1
+    assert len(collect([tmp_path / "run"]).examined[0].measured) == 1
 
 
 def test_an_interrupt_is_told_that_nothing_is_lost(tmp_path, monkeypatch):
@@ -119,7 +119,7 @@ def test_a_label_stands_in_the_report(tmp_path):
     done = runner.invoke(app, arguments)
     assert done.exit_code == 0, done.output
     assert "mine: variance done" in done.stderr
-    assert [subject.name for subject in collect([tmp_path / "run"])] == ["mine"]
+    assert [subject.name for subject in collect([tmp_path / "run"]).examined] == ["mine"]
 
 
 def test_lists():

@@ -35,7 +35,7 @@ def test_several_folders_on_one_page(measured, tmp_path):
 
 
 def test_figures_hold_every_finite_value(measured):
-    for subject in collect([measured]):
+    for subject in collect([measured]).examined:
         for one in subject.measured:
             result = one.result
             for figure in figures(result):
@@ -47,7 +47,7 @@ def test_figures_hold_every_finite_value(measured):
 
 
 def test_words_count_what_the_steps_say(measured):
-    result = collect([measured])[0].measured[1].result
+    result = collect([measured]).examined[0].measured[1].result
     assert result.probe == "variance"
     place = result.kinds.index("conv")
     lowers = int(result.step[place] < 0)
@@ -73,7 +73,7 @@ def test_an_old_schema_is_refused_by_name(measured, tmp_path):
         del plain["sha256"]
         plain["sha256"] = seal(plain, path.read_bytes())
         path.with_suffix(".json").write_text(json.dumps(plain))
-    (first, _) = collect([tmp_path / "run"])
+    (first, _) = collect([tmp_path / "run"]).examined
     assert (
         "holds variance of schema 0, but this version reads variance of schema 1"
         in (first.problems[0])
@@ -117,7 +117,7 @@ def test_panels_under_different_protocols_say_so(tmp_path):
 def test_infinite_values_do_not_stop_the_page(measured, tmp_path):
     from dataclasses import replace
 
-    result = collect([measured])[0].measured[1].result
+    result = collect([measured]).examined[0].measured[1].result
     broken = replace(result, variance=np.full_like(result.variance, np.inf))
     assert json.loads(as_json(broken))["variance"] == [None] * len(result.variance)
     assert "<circle" not in svg(figures(broken)[0].chart)
@@ -159,7 +159,7 @@ def test_a_page_that_cannot_be_written_is_said(measured, tmp_path):
 
 
 def test_json_for_others_has_null_for_what_is_no_number(measured):
-    result = collect([measured])[0].measured[0].result
+    result = collect([measured]).examined[0].measured[0].result
     plain = json.loads(as_json(result))
     assert plain["high_step"][0] is None
     assert plain["high"][1] == pytest.approx(result.high[1])
@@ -267,7 +267,7 @@ def test_a_training_folder_is_a_report_of_its_own(trained, tmp_path):
 
 
 def test_the_end_of_the_warm_up_and_the_names_of_the_curves_are_seen(trained):
-    (subject,) = collect([trained])
+    (subject,) = collect([trained]).examined
     nll, *rest = figures(subject.measured[0].result)
     assert [line.name for line in nll.chart.lines] == ["train", "test"]
     assert len({line.colour for line in nll.chart.lines}) == 2
@@ -285,7 +285,7 @@ def test_what_was_not_tested_has_no_figure_and_no_name(trained):
 
     none = dict.fromkeys(("accuracy", "nll", "ece", "images"))
     write_training(trained, [row | none for row in ROWS])
-    (subject,) = collect([trained])
+    (subject,) = collect([trained]).examined
     drawn = figures(subject.measured[0].result)
     assert [figure.field for figure in drawn] == ["nll", "lr"]
     assert ">test</text>" not in svg(drawn[0].chart)

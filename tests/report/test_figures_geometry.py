@@ -13,7 +13,7 @@ from retinoscope.probes.hessian import HessianResult
 from retinoscope.probes.landscape import LandscapeResult
 from retinoscope.probes.trajectory import TrajectoryResult
 from retinoscope.report.build import render
-from retinoscope.report.collect import Examined, Measured
+from retinoscope.report.collect import Collected, Examined, Measured
 from retinoscope.report.svg import svg
 
 COVERAGE = Coverage(
@@ -193,7 +193,7 @@ def test_charts_side_by_side_can_be_compared():
 def test_who_has_nothing_to_draw_is_named():
     nothing = np.array([])
     convex = replace(hessian(), negative=nothing, negative_at=nothing, nep=0.0)
-    page = render([subject("<one>", hessian()), subject("<two>", convex)])
+    page = render(Collected([subject("<one>", hessian()), subject("<two>", convex)]))
     title = "Negative eigenvalues of mini-batches: the area is how far from convex"
     row = page.split(f"<h3>{title}</h3>")[1].split("<h3>")[0]
     assert row.count("<figcaption>") == 1
@@ -255,7 +255,9 @@ def test_words_of_landscapes_and_paths():
 
 
 def test_the_page_tells_of_all_three():
-    page = render([subject("one", hessian(), landscape(), trajectory()), subject("two", hessian())])
+    page = render(
+        Collected([subject("one", hessian(), landscape(), trajectory()), subject("two", hessian())])
+    )
     assert page.count('class="chart heat"') == page.count("<canvas") == 2
     assert page.count('class="chart bars"') == 4
     assert "Shaded: two standard errors over mini-batches." in page

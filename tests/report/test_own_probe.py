@@ -109,7 +109,7 @@ def test_a_probe_in_a_users_file_has_its_section_figures_and_sentences(tmp_path)
     assert plain["findings"] == result.findings()
     assert "correlation" in plain
     assert "maps" not in plain  # images are in the run folder alone
-    (found,) = collect([tmp_path / "run"])
+    (found,) = collect([tmp_path / "run"]).examined
     drawn = found.measured[0].result
     assert [f.field for f in figures(drawn)] == ["correlation", "maps", "level"]
     assert plot(drawn).collections[0].get_array().size == len(result.units) ** 2

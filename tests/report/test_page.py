@@ -8,6 +8,7 @@ import pytest
 
 from report.conftest import HOSTILE
 from retinoscope.report.build import build_report
+from retinoscope.report.collect import Collected
 
 
 @pytest.fixture
@@ -60,7 +61,7 @@ def test_hovering_a_curve_shows_unit_and_value(opened, measured):
     unit, kind, value = shown.split(" · ")
     from retinoscope.report.collect import collect
 
-    first = collect([measured])[0].measured[0].result
+    first = collect([measured]).examined[0].measured[0].result
     place = first.units.index(unit)
     assert kind == first.kinds[place]
     number = float(value.split(" at ")[0].replace("−", "-"))
@@ -141,7 +142,7 @@ def geometry(tmp_path):
 
     path = tmp_path / "geometry.html"
     results = hessian(), landscape(), trajectory()
-    path.write_text(render([subject(HOSTILE[1], *results), subject("two", *results)]))
+    path.write_text(render(Collected([subject(HOSTILE[1], *results), subject("two", *results)])))
     return path.as_uri()
 
 

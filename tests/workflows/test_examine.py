@@ -41,7 +41,7 @@ def test_a_label_is_what_a_model_is_called(tmp_path, monkeypatch):
     done = examine(models, images=12, probes=["variance"])
     assert done.folder.name == "first-second-cues"
     assert list(done.results) == ["first", "second"]
-    assert [one.name for one in collect([done.folder])] == ["first", "second"]
+    assert [one.name for one in collect([done.folder]).examined] == ["first", "second"]
     assert "second" in done.report.read_text()
     with pytest.raises(WrongInput, match="The label 'a' is given to more than one model"):
         examine([f"a={TINY}", "a=resnet18"], out=tmp_path)

@@ -10,6 +10,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
 
+from click import get_current_context
 from rich.console import Console
 from typer import Argument, Exit, Option
 from typer.core import TyperCommand
@@ -18,28 +19,35 @@ from retinoscope.cli.options import MODEL, with_fields
 from retinoscope.core.errors import WrongInput
 from retinoscope.core.settings import hint
 from retinoscope.core.specification import Specification
-from retinoscope.probes import get_probe, list_probes, parse_probe
+from retinoscope.probes import get_probe, list_probes
 from retinoscope.recipes import parse_recipe
 from retinoscope.run.specification import SubjectSpecification
+from retinoscope.workflows.presets import chosen
 
 TOUR = ("micro_resnet", "micro_vit", "micro_alternet")
 """What is examined where no model is named: three small networks whose weights come along."""
 
 _MODEL = f"""{MODEL}. [cyan]LABEL=NAME[/] gives a model a label. Without any: a tour of three small
 networks whose weights come along."""
-_PROBE = """What to measure, once for each: [cyan]fourier[/], [cyan]hessian:k=10,batches=8[/] or
-[cyan]./file.py:Class:k=3[/]. Default: everything. See: retinoscope list probes"""
+_PRESET = """Which probes, on how many images: [cyan]quick[/] (accuracy, fourier, variance; the
+default), [cyan]standard[/] (adds the loss around the weights and its curvature; minutes) or
+[cyan]paper[/] (all images and mini-batches; hours). See: retinoscope list presets"""
+_PROBE = """Measure this instead of what the preset says, or in addition to it if --preset is given;
+may be repeated: [cyan]fourier[/], [cyan]hessian:k=10,batches=8[/], [cyan]./file.py:Class:k=3[/].
+See: retinoscope list probes"""
 _RECIPE = """Take augmentation and weight decay of the loss from this recipe. Default: as the
 weights were trained, where that is known. See: retinoscope list recipes"""
 _WORK = "Work"
+_WORDS = "retinoscope.words"
 
 
 class ExamineCommand(TyperCommand):
     """Knows the flags that probes once had, and says what to write instead."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Refuse flags of old before the others are read."""
+        """Refuse flags of earlier versions before the others are read."""
         refuse_old_flags(args)
+        ctx.meta[_WORDS] = ["retinoscope", "examine", *args]
         return super().parse_args(ctx, args)
 
 
@@ -58,6 +66,7 @@ def examine(
         list[str] | None, Argument(help=_MODEL, metavar="MODEL", show_default=False)
     ] = None,
     recipe: Annotated[str | None, Option(help=_RECIPE, rich_help_panel="Model")] = None,
+    preset: Annotated[str | None, Option(help=_PRESET, rich_help_panel=_WORK)] = None,
     probe: Annotated[list[str] | None, Option(help=_PROBE, rich_help_panel=_WORK)] = None,
     out: Annotated[
         Path | None,
@@ -77,29 +86,38 @@ def examine(
 ) -> None:
     """Show how models work: measure every unit, and end with a report to read.
 
-    The same command goes on where it was stopped, and does nothing twice. Give it no model for a
-    first look.
+    The time is estimated before work starts. The same command goes on where it was stopped, and
+    does nothing twice. Without a model, it looks at three small networks that come along.
 
-    [dim]retinoscope examine resnet50 vit_tiny_patch16_224 --data ./photos --probe hessian:k=3[/]
+    [dim]retinoscope examine resnet50 vit_tiny_patch16_224 --data ./photos[/]
+
+    [dim]retinoscope examine resnet50 --data ./photos --preset standard --probe hessian:k=3[/]
     """
     from retinoscope.run.progress import Reporter
     from retinoscope.workflows.examine import examine as run_examination
 
     if "weights" in subject and len(models or ()) != 1:
         raise WrongInput("--weights is a file for one model; name exactly one.")
-    probes = [parse_probe(text) for text in probe or list_probes()]
+    chosen(preset, probe)  # says what is wrong before anything is imported or loaded
     console = Console(stderr=True)
     try:
         done = run_examination(
-            models or list(TOUR), probes=probes, out=out, jobs=jobs, ray=ray, fresh=fresh,
-            reporter=Reporter(console), **subject, **work, **_loss(recipe),
+            models or list(TOUR), preset=preset, probes=probe, out=out, jobs=jobs, ray=ray,
+            fresh=fresh, reporter=Reporter(console), command=get_current_context().meta[_WORDS],
+            **subject, **work, **_loss(recipe),
         )  # fmt: skip
     except KeyboardInterrupt:
-        console.print("Stopped. What was finished is kept: the same command goes on from there.")
+        console.print(
+            "Stopped. What was finished is kept, and the page says what is not: the same command "
+            "goes on from there."
+        )
         raise Exit(130) from None
     for model, reason in done.failures:
         console.print(f"Not examined: {model}: {reason}", markup=False, style="red")
     sys.stdout.write(f"Report: {done.report}\n")
+    if not done.measured:
+        console.print("Nothing that was asked for could be measured; the reasons are above.")
+        raise Exit(3)
     if done.failures:
         raise Exit(2)
 

@@ -16,14 +16,15 @@ from retinoscope.core.settings import Described, described, example
 from retinoscope.probes import get_probe, list_probes
 from retinoscope.recipes import get_recipe, list_recipes
 from retinoscope.surgery import get_surgery, list_surgeries
+from retinoscope.workflows.presets import PRESETS
 
 
 def list(  # the command's name
     what: Annotated[
         str,
         Argument(
-            help="models, probes, surgeries, recipes or data",
-            metavar="models|probes|surgeries|recipes|data",
+            help="models, probes, presets, surgeries, recipes or data",
+            metavar="models|probes|presets|surgeries|recipes|data",
         ),
     ],
     name: Annotated[
@@ -38,7 +39,7 @@ def list(  # the command's name
         str, Option("--filter", help="Only models whose name contains this, or fits it: vit_*_32.")
     ] = "",
 ) -> None:
-    """List the models, probes, surgeries, recipes or data that can be named, or explain one.
+    """List the models, probes, presets, surgeries, recipes or data that can be named.
 
     [dim]retinoscope list probes hessian[/]
 
@@ -69,6 +70,15 @@ def _probe(console: Console, name: str) -> None:
         _say(console, f"\n{probe.reading}")
     _settings(console, described(probe))
     _example(console, ["retinoscope", "examine", "micro_resnet", "--probe", example(probe, name)])
+
+
+def _presets(console: Console) -> None:
+    rows = []
+    for preset in PRESETS.values():
+        images = "all images" if preset.images is None else f"{preset.images} images per split"
+        rows.append((preset.name, f"{preset.about}. {images}: {', '.join(preset.probes)}"))
+    _table(console, rows)
+    _hint(console, "Use one: retinoscope examine MODEL --preset standard")
 
 
 def _surgeries(console: Console) -> None:
@@ -140,6 +150,7 @@ def _models(console: Console, pattern: str = "") -> None:
 _LISTS: dict[str, Callable[[Console], None]] = {
     "models": _models,
     "probes": _probes,
+    "presets": _presets,
     "surgeries": _surgeries,
     "recipes": _recipes,
     "data": _data,

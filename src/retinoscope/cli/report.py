@@ -21,5 +21,9 @@ def report(
     [dim]retinoscope report runs/monday runs/tuesday -o comparison.html[/]
     """
     from retinoscope.report.build import build_report
+    from retinoscope.report.collect import collect
 
-    sys.stdout.write(f"Report: {build_report(runs, out, title)}\n")
+    written = build_report(runs, out, title)
+    for folder, reason in collect(runs).left_out:
+        sys.stderr.write(f"Left out: {folder}: {reason}\n")
+    sys.stdout.write(f"Report: {written}\n")

@@ -66,6 +66,10 @@ class NotDeterministic(RetinoscopeError):
     """Two passes over the same images differ, so nothing measured would repeat."""
 
 
+class EmptyResult(RetinoscopeError):
+    """A probe measured nothing, or nothing that is a finite number."""
+
+
 class RunFolderError(RetinoscopeError):
     """A run folder cannot be used: read-only, full, in use, or not a run folder."""
 

@@ -24,7 +24,7 @@ from retinoscope.figures.compare import side_by_side
 from retinoscope.figures.describe import figures
 from retinoscope.figures.figure import Figure, Map
 from retinoscope.report.anatomy_picture import anatomy_picture
-from retinoscope.report.collect import Examined, Measured, collect
+from retinoscope.report.collect import Collected, Examined, Measured, collect
 from retinoscope.report.downloads import address, as_csv, as_json
 from retinoscope.report.svg import svg
 from retinoscope.report.svg.surface import surface
@@ -80,7 +80,7 @@ def build_report(
     runs: Path | str | Sequence[Path | str],
     out: Path | str | None = None,
     title: str = "",
-    failures: Sequence[tuple[str, str]] = (),
+    empty: bool = False,
 ) -> Path:
     """Write the report of one or several run folders; returns where it is.
 
@@ -88,11 +88,11 @@ def build_report(
         runs: The folders.
         out: The file; ``report.html`` in the first folder if not given.
         title: Of the page; the names of the models if not given.
-        failures: Models that could not be examined at all, each with the reason.
+        empty: Write a page also where nothing has been measured yet; it says so.
     """
     folders = [Path(run) for run in ([runs] if isinstance(runs, str | Path) else runs)]
     path = Path(out) if out is not None else folders[0] / "report.html"
-    page = render(collect(folders), title, failures)
+    page = render(collect(folders, empty), title)
     try:
         write_atomically(path, page)
     except OSError as error:
@@ -102,11 +102,9 @@ def build_report(
     return path
 
 
-def render(
-    examined: Sequence[Examined], title: str = "", failures: Sequence[tuple[str, str]] = ()
-) -> str:
+def render(collected: Collected, title: str = "") -> str:
     """The whole page."""
-    examined = told_apart(examined)
+    examined = told_apart(collected.examined)
     script, style = _asset("page.js"), _asset("page.css")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     environment = Environment(
@@ -116,9 +114,9 @@ def render(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    names = " · ".join(subject.name for subject in examined)
+    names = " · ".join([*(subject.name for subject in examined), *collected.waiting])
     return environment.get_template("page.html").render(
-        title=title or names,
+        title=title or names or "nothing yet",
         script=Markup(script),
         script_hash=f"sha256-{digest}",
         style=Markup(style),
@@ -129,7 +127,12 @@ def render(
         table=[row for subject in examined for row in _table(subject)],
         aside=_set_aside(examined),
         problems=[(s.name, text) for s in examined for text in s.problems],
-        failures=failures,
+        failures=collected.failures,
+        left_out=collected.left_out,
+        unfinished=_unfinished(examined),
+        waiting=collected.waiting,
+        commands=collected.commands,
+        warnings=_warnings(examined),
         bands={kind.replace("_", " "): colour for kind, colour in BANDS.items()},
     )
 
@@ -239,18 +242,54 @@ def _table(subject: Examined) -> list[dict[str, Any]]:
             "units": str(len(result.units) or ""),
             "pieces": str(note.get("pieces", "")), "seconds": str(note.get("seconds", "")),
             "remarks": [
+                *_together(note.get("shared", ())),
+                *note.get("warnings", ()),
                 *(f"unit {unit} not measured: {why}" for unit, why in result.skipped),
                 *(f"done again: {text}" for text in note.get("redone", ())),
                 *note.get("notices", ()),
             ],
         })  # fmt: skip
-    for skipped in subject.skipped:
-        rows.append({
-            "subject": subject.name, "probe": skipped.get("probe", ""),
-            "status": "not applicable", "images": "", "units": "", "pieces": "", "seconds": "",
-            "remarks": [f"it {skipped.get('reason', '')}"],
-        })  # fmt: skip
+    for one in subject.unfinished:
+        status = f"unfinished, {one.get('done', 0)} of {one.get('pieces', '?')}"
+        rows.append(_no_result(subject, one, status))
+    for one in subject.skipped:
+        status = one.get("status", "not applicable")
+        verb = "it " if status == "not applicable" else ""
+        rows.append(_no_result(subject, one, status, f"{verb}{one.get('reason', '')}"))
     return rows
+
+
+def _no_result(
+    subject: Examined, one: dict[str, Any], status: str, *remarks: str
+) -> dict[str, Any]:
+    return {
+        "subject": subject.name, "probe": one.get("probe", ""), "status": status,
+        "images": "", "units": "", "pieces": "", "seconds": "", "remarks": list(remarks),
+    }  # fmt: skip
+
+
+def _together(shared: Sequence[str]) -> list[str]:
+    """That the seconds of a row are those of a pass for several probes."""
+    return [f"in one pass with {', '.join(shared)}: the seconds are those of all"] if shared else []
+
+
+def _unfinished(examined: Sequence[Examined]) -> list[tuple[str, str, str]]:
+    """Model, probe, and how many of its pieces are there."""
+    return [
+        (subject.name, str(one.get("probe")), f"{one.get('done', 0)} of {one.get('pieces', '?')}")
+        for subject in examined
+        for one in subject.unfinished
+    ]
+
+
+def _warnings(examined: Sequence[Examined]) -> list[str]:
+    """What makes results doubtful, each once."""
+    return list(dict.fromkeys(
+        str(text)
+        for subject in examined
+        for measured in subject.measured
+        for text in measured.note.get("warnings", ())
+    ))  # fmt: skip
 
 
 def _set_aside(examined: Sequence[Examined]) -> list[tuple[str, str, str]]:

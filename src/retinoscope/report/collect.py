@@ -13,6 +13,7 @@ from retinoscope.core.errors import RetinoscopeError, UnreadableFile
 from retinoscope.core.history import LOG, MARK
 from retinoscope.core.result import Result, load_described
 from retinoscope.probes import get_probe, list_probes
+from retinoscope.run.status import NOTE, SKIPPED, UNFINISHED, finished_pieces, read_asked
 from retinoscope.train.curves import LearningCurves, read_curves
 
 
@@ -34,20 +35,60 @@ class Examined:
     protocol: dict[str, Any]
     measured: list[Measured] = field(default_factory=list)
     skipped: list[dict[str, Any]] = field(default_factory=list)
-    """Probes that were not applicable, each with its reason."""
+    """Probes that gave no result, each with its status (not applicable, failed) and its reason."""
+    unfinished: list[dict[str, Any]] = field(default_factory=list)
+    """Probes that were started and have no result yet, with how many of their pieces are there."""
     problems: list[str] = field(default_factory=list)
     """Files that could not be read."""
 
 
-def collect(runs: Iterable[Path]) -> list[Examined]:
-    """All subjects of all folders, in the order of the folders and of their names."""
-    found = [subject for run in runs for subject in _subjects(Path(run))]
-    if not any(subject.measured or subject.skipped or subject.problems for subject in found):
+@dataclass
+class Collected:
+    """All that some folders hold."""
+
+    examined: list[Examined] = field(default_factory=list)
+    """In the order of the folders, and in that in which models were asked for."""
+    waiting: list[str] = field(default_factory=list)
+    """Models that were asked for and not loaded before the run was stopped."""
+    failures: list[tuple[str, str]] = field(default_factory=list)
+    """Models that could not be examined, and why."""
+    left_out: list[tuple[str, str]] = field(default_factory=list)
+    """Folders of which nothing is shown, and why."""
+    commands: list[str] = field(default_factory=list)
+    """The commands that go on with what is unfinished."""
+
+
+def collect(runs: Iterable[Path | str], empty: bool = False) -> Collected:
+    """All subjects of all folders.
+
+    Args:
+        runs: Run folders, and folders of trainings.
+        empty: Whether folders in which nothing is measured yet are shown too.
+    """
+    found = Collected()
+    for run in map(Path, runs):
+        subjects = _subjects(run)
+        if not empty and not any(_shows(subject) for subject in subjects):
+            found.left_out.append((str(run), "nothing has been measured in it yet"))
+            continue
+        found.examined += subjects
+        asked = read_asked(run)
+        waiting = [one for one in asked.models if one.folder is None]
+        found.waiting += [one.name for one in waiting if not one.reason]
+        found.failures += [(one.name, one.reason) for one in asked.models if one.reason]
+        if asked.command and (found.waiting or any(one.unfinished for one in subjects)):
+            found.commands.append(asked.command)
+    if not found.examined and not empty:
         raise UnreadableFile(
-            "Nothing has been measured in these folders yet. "
+            "Nothing has been measured in these folders yet: "
+            f"{', '.join(folder for folder, _ in found.left_out)}. "
             "Measure something with: retinoscope examine MODEL --out FOLDER"
         )
     return found
+
+
+def _shows(subject: Examined) -> bool:
+    return bool(subject.measured or subject.skipped or subject.problems or subject.unfinished)
 
 
 def _subjects(run: Path) -> list[Examined]:
@@ -58,7 +99,7 @@ def _subjects(run: Path) -> list[Examined]:
             "training. Make one with: retinoscope examine MODEL --out FOLDER"
         )
     folders = sorted(path.parent for path in run.glob("*/subject.json"))
-    order = _order(run)
+    order = [one.folder for one in read_asked(run).models]
     folders.sort(key=lambda f: order.index(f.name) if f.name in order else len(order))
     return trained + [_subject(folder) for folder in folders]
 
@@ -96,14 +137,6 @@ def _curves(folder: Path, examined: Examined) -> LearningCurves | None:
     return curves
 
 
-def _order(run: Path) -> list[str]:
-    """The order in which the subjects were asked for last, where it is known."""
-    try:
-        return list(json.loads((run / "order.json").read_bytes()))
-    except (OSError, ValueError, TypeError):
-        return []
-
-
 def _subject(folder: Path) -> Examined:
     try:
         plain = json.loads((folder / "subject.json").read_bytes())
@@ -112,19 +145,28 @@ def _subject(folder: Path) -> Examined:
     except (OSError, ValueError, KeyError, TypeError) as error:
         problem = f"{folder.name} cannot be read: {error}. Measure the model again."
         return Examined(folder.name, "", Anatomy(folder.name, ()), {}, problems=[problem])
-    for note in sorted(folder.glob("*.note.json")):
+    for note in sorted(folder.glob(f"*{NOTE}")):
         _read(note, examined)
-    for path in sorted(folder.glob("*.skipped.json")):
-        try:
-            examined.skipped.append(dict(json.loads(path.read_bytes())))
-        except (OSError, ValueError, TypeError):
-            examined.problems.append(f"{path.name} is damaged.")
+    for path in sorted(folder.glob(f"*{SKIPPED}")):
+        examined.skipped += _plain(path, examined)
+    for path in sorted(folder.glob(f"*{UNFINISHED}")):
+        done = finished_pieces(folder, path.name.removesuffix(UNFINISHED))
+        examined.unfinished += [plain | {"done": done} for plain in _plain(path, examined)]
     _curves(folder, examined)
     return examined
 
 
+def _plain(path: Path, examined: Examined) -> list[dict[str, Any]]:
+    """What a small file says about a probe; a damaged one is reported."""
+    try:
+        return [dict(json.loads(path.read_bytes()))]
+    except (OSError, ValueError, TypeError):
+        examined.problems.append(f"{path.name} is damaged.")
+        return []
+
+
 def _read(note: Path, examined: Examined) -> None:
-    stem = note.name.removesuffix(".note.json")
+    stem = note.name.removesuffix(NOTE)
     try:
         result = _result(note.parent, stem)
         examined.measured.append(Measured(result, dict(json.loads(note.read_bytes()))))

@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from retinoscope.core.errors import NotDeterministic
+from retinoscope.core.errors import EmptyResult, NotDeterministic
 from retinoscope.core.probe import Needs
+from retinoscope.core.result import Result
 from retinoscope.core.subject import Batch, Split, Subject
 from retinoscope.models.drawing import drawing, drawn_walk
 
 _FEW = 4
 
 
-def check_deterministic(subject: Subject, needs: Needs) -> None:
-    """Read some images twice and run them twice; says what is not the same."""
+def check_deterministic(subject: Subject, needs: Needs) -> list[str]:
+    """Read some images twice and run them twice; an error says what is not the same.
+
+    Returns warnings: what is the same each time, but not a finite number.
+    """
     split = subject.split(needs)
     _check_mode(subject.backbone, subject.name)
     batch = _check_data(split, needs.split)
     if batch is None:
-        return
+        return []
     images = subject.to_device(batch.images)
     with torch.inference_mode():
         once, again = (drawn_walk(subject, 0, batch.indices, images, frozenset()) for _ in range(2))
@@ -46,6 +52,44 @@ def check_deterministic(subject: Subject, needs: Needs) -> None:
                 f"{subject.name}: the model gives other logits for the same images each time, "
                 "although the states of all units are identical. Does a hook or counter modify it?"
             )
+    return _not_finite(subject, first, answers[0])
+
+
+def _not_finite(subject: Subject, states: Sequence[Tensor], answers: Tensor) -> list[str]:
+    """A warning that names the first unit whose state has NaN or infinite values."""
+    named = [(f"unit {u.name!r}", s) for u, s in zip(subject.anatomy, states, strict=True)]
+    for where, state in (*named, ("output", answers)):
+        finite = torch.isfinite(state)
+        if finite.all():
+            continue
+        images = int((~finite.flatten(1).all(1)).sum())
+        return [
+            f"{subject.name}: the state of {where} is NaN or infinite for {images} of {len(state)} "
+            "images, and so is what follows from it. Check the weights, --mean and --std; "
+            "float16 overflows where --precision float32 does not."
+        ]
+    return []
+
+
+def check_result(result: Result, subject: Subject, needs: Needs) -> None:
+    """Refuse a result in which nothing is a finite number: it would pass for a measurement."""
+    drawn = [name for name, f in result.described().items() if f.metadata["figure"]]
+    arrays = {name: np.asarray(array) for name, array in result.arrays().items()}
+    shown = [arrays[name] for name in drawn or arrays]
+    numbers = [array for array in shown if array.size and array.dtype.kind in "fc"]
+    plain = [v for k, v in result.values().items() if k not in ("protocol", "coverage")]
+    if not any(array.size for array in shown) and all(v in (None, 0, "", ()) for v in plain):
+        raise EmptyResult(
+            f"measured nothing of {subject.name}: its result is empty. Take more images "
+            "(--images, in Python images=…), or ask for other units."
+        )
+    if numbers and not any(np.isfinite(array).any() for array in numbers):
+        raise EmptyResult(
+            " ".join([
+                f"found no finite number in {subject.name}: all it measured is NaN or infinite.",
+                *check_deterministic(subject, needs),
+            ])
+        )  # fmt: skip
 
 
 def _check_draws(subject: Subject, batch: Batch, images: Tensor, together: Tensor) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from retinoscope.core.errors import NotApplicable
+from retinoscope.core.errors import NotApplicable, RetinoscopeError
 from retinoscope.core.probe import Partial, Piece, Watcher
 from retinoscope.core.subject import SetAside, Subject
 from retinoscope.core.wording import duration
@@ -37,11 +37,22 @@ class Job:
     """Whether what the probe prepares is missing too."""
     redone: list[str] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    """What makes the result doubtful, such as states that are not finite."""
     found: int = 0
     seconds: float = 0.0
-    """Of work on its pieces; what several watchers see in one pass counts for each."""
+    """Time spent on its pieces, of a shared pass the whole; see ``shared``."""
+    shared: list[str] = field(default_factory=list)
+    """Other probes that were measured in the same pass and the same time."""
     refused: str = ""
     """Why the probe is not applicable, once that has shown; the others go on."""
+    error: RetinoscopeError | None = None
+    """What made the probe fail; the others go on."""
+
+    @property
+    def stopped(self) -> bool:
+        """Whether nothing more is to be done for it."""
+        return bool(self.refused) or self.error is not None
 
     @property
     def stem(self) -> str:
@@ -79,7 +90,7 @@ def shares_of(jobs: Sequence[Job], prepared: Mapping[str, Partial]) -> Iterator[
         jobs: What remains to be done.
         prepared: What probes have prepared, by the stems of their jobs.
     """
-    for sharing in _passes(jobs):
+    for sharing in passes(jobs):
         for piece in sharing[0].pieces:
             lacking = tuple(job for job in sharing if piece.name in job.missing)
             if lacking:
@@ -90,11 +101,11 @@ def shares_of(jobs: Sequence[Job], prepared: Mapping[str, Partial]) -> Iterator[
 
 def portions(jobs: Sequence[Job]) -> int:
     """How many tasks the jobs would be if nothing of them were there."""
-    return sum(len(sharing[0].names) for sharing in _passes(jobs))
+    return sum(len(sharing[0].names) for sharing in passes(jobs))
 
 
-def _passes(jobs: Sequence[Job]) -> list[list[Job]]:
-    """Jobs that share each of their pieces; most stand alone."""
+def passes(jobs: Sequence[Job]) -> list[list[Job]]:
+    """Jobs that are done together, in one pass over the same images; most stand alone."""
     alone: list[list[Job]] = []
     together: dict[Hashable, dict[int | None, list[Job]]] = {}
     for job in jobs:
@@ -114,12 +125,21 @@ def _joined(jobs: Sequence[Job]) -> Work:
     return jobs[0].work.joined([job.work for job in jobs[1:]])
 
 
-def summary(job: Job, subject: Subject, aside: Sequence[SetAside]) -> str:
-    """What was done for a probe, in one line."""
-    done = len(job.missing)
-    lost = f", {len(aside)} images set aside" if aside else ""
-    again = f", {len(job.redone)} done again" if job.redone else ""
+def summary(jobs: Sequence[Job], subject: Subject, aside: Sequence[SetAside]) -> str:
+    """What was done in one pass, in one line.
+
+    Args:
+        jobs: The probes that shared the pass, or the one that stood alone.
+        subject: What was measured.
+        aside: Images that could not be read.
+    """
+    names = ", ".join(name_of(job.probe) for job in jobs)
+    first = max(jobs, key=lambda job: len(job.missing))
+    redone = sum(len(job.redone) for job in jobs)
+    together = " in one pass" if len(jobs) > 1 else ""
     return (
-        f"{subject.name}: {name_of(job.probe)} done, {done} of {len(job.pieces)} pieces in "
-        f"{duration(job.seconds)}{again}{lost}"
+        f"{subject.name}: {names} done{together}, {len(first.missing)} of {len(first.pieces)} "
+        f"pieces in {duration(first.seconds)}"
+        + f", {redone} done again" * bool(redone)
+        + f", {len(aside)} images set aside" * bool(aside)
     )

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
-import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -13,27 +10,37 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from retinoscope.core.context import Context
 from retinoscope.core.errors import (
     NotApplicable,
     RetinoscopeError,
     UnreadableFile,
     WrongInput,
 )
-from retinoscope.core.files import write_atomically
-from retinoscope.core.probe import Foreseeing, Partial, Probe, Watcher
+from retinoscope.core.probe import Partial, Probe, Watcher
 from retinoscope.core.result import Result
 from retinoscope.core.subject import SetAside, Subject
 from retinoscope.core.wording import duration
 from retinoscope.models.checkpoint import state_hash
-from retinoscope.run.check import check_deterministic
+from retinoscope.run.check import check_deterministic, check_result
 from retinoscope.run.engines import Engine
 from retinoscope.run.engines.local import Here
+from retinoscope.run.estimate import Pass, estimate
 from retinoscope.run.folder import RunFolder
-from retinoscope.run.job import Job, Share, portions, shares_of, summary, work_of
+from retinoscope.run.job import Job, Share, passes, portions, shares_of, summary, work_of
 from retinoscope.run.key import key_of, name_of, settings_of
 from retinoscope.run.piece import BadPiece, Finished, read_piece, write_piece
+from retinoscope.run.plan import Plan
 from retinoscope.run.progress import Reporter, watched
+from retinoscope.run.reasons import explained
+from retinoscope.run.records import (
+    Status,
+    forget_unstarted,
+    is_note,
+    mark_skipped,
+    mark_unfinished,
+    write_note,
+)
+from retinoscope.run.status import NOTE
 from retinoscope.run.task import PREPARED, Outcome, Task
 from retinoscope.run.work import Question
 
@@ -62,7 +69,7 @@ class Run:
         self.reporter = reporter or watched()
 
     def measure(self, probe: Question, subject: Subject) -> Result:
-        """The answer of one probe; ``NotApplicable`` where the subject lacks what it needs."""
+        """The result of one probe; ``NotApplicable`` where the subject lacks what it needs."""
         (outcome,) = self.measure_all([probe], subject).values()
         if isinstance(outcome, NotApplicable):
             raise outcome
@@ -71,9 +78,31 @@ class Run:
     def measure_all(
         self, probes: Sequence[Question], subject: Subject
     ) -> dict[str, Result | NotApplicable]:
-        """The answers of several probes by name; all watchers share one pass.
+        """The results of several probes by name; all watchers share one pass.
 
-        Where a probe is asked twice with other settings, these stand behind its name.
+        Where a probe is asked twice with other settings, these stand after its name. A probe that
+        fails does not stop the others; its error is raised at the end.
+        """
+        plan = self.plan(probes, subject, trials=False)
+        for one in plan.passes:
+            if (one.seconds or 0.0) > _WORTH_SAYING:
+                self.reporter.say(
+                    f"{subject.name}: {one.names} will take about {duration(one.seconds or 0.0)}"
+                )
+        self.carry_out(plan, plan.passes)
+        for answer in plan.answers.values():
+            if isinstance(answer, RetinoscopeError) and not isinstance(answer, NotApplicable):
+                raise answer
+        return plan.by_name()  # type: ignore[return-value]  # errors were raised
+
+    def plan(self, probes: Sequence[Question], subject: Subject, trials: bool = True) -> Plan:
+        """What is there already, what is missing, and how long that will take.
+
+        Args:
+            probes: What to measure.
+            subject: Of what.
+            trials: Whether to try the shared pass on some images for the estimate. Probes that
+                foresee their own time are always asked.
         """
         if state_hash(subject.backbone) != subject.state:
             raise RetinoscopeError(
@@ -86,41 +115,75 @@ class Run:
                 f"{subject.name}: results of {len(others)} other version(s) of this model "
                 "(weights, size, precision) stand beside these"
             )
-        self.reporter.begin(f"looking at what is there of {subject.name}", len(probes))
+        plan = Plan(subject, folder, tuple(dict.fromkeys(map(_checked, probes))))
+        self.reporter.begin(f"looking at what is there of {subject.name}", len(plan.asked))
         try:
-            answers, jobs = self._look(list(map(_checked, probes)), subject, folder)
+            jobs = self._look(plan)
+            self._start(jobs, plan, trials)
         finally:
             self.reporter.end()
-        self._do_missing(jobs, subject)
-        for job in jobs:
-            try:
-                if job.refused:
-                    raise NotApplicable(job.refused)
-                answers[job.probe] = self._finish(job, subject)
-            except NotApplicable as reason:
-                answers[job.probe] = reason
-                self._skip(job.probe, subject, folder, reason)
-        return _by_name({probe: answers[probe] for probe in dict.fromkeys(probes)})
+        return plan
 
-    def _look(
-        self, probes: Sequence[Question], subject: Subject, folder: Path
-    ) -> tuple[dict[Question, Result | NotApplicable], list[Job]]:
-        """What is answered already, and what remains to be done."""
-        answers: dict[Question, Result | NotApplicable] = {}
+    def _start(self, jobs: Sequence[Job], plan: Plan, trials: bool) -> None:
+        """Check that the network repeats, mark what is unfinished, and estimate its time."""
+        missing = [job for job in jobs if job.missing or job.unprepared]
+        subject = plan.subject
+        for needs in dict.fromkeys(job.probe.needs for job in missing):
+            for one in (subject, *map(subject.another, needs.others)):
+                warnings = check_deterministic(one, needs)
+                for text in warnings:
+                    self.reporter.say(f"WARNING: {text}")
+                for job in missing:
+                    if job.probe.needs == needs:
+                        job.warnings += warnings
+        with self.files.writing():
+            forget_unstarted(plan.folder, jobs)
+            mark_unfinished(jobs)
+        workers = max(1, getattr(self.engine, "jobs", 1))
+        plan.passes = [
+            estimate(sharing, subject, workers, self.reporter.say, trials)
+            for sharing in passes(jobs)
+        ]
+
+    def carry_out(self, plan: Plan, chosen: Sequence[Pass]) -> None:
+        """Measure what is missing of some passes of a plan; the answers go into the plan."""
+        jobs = [job for one in chosen for job in one.jobs]
+        self._do_missing(jobs, plan.subject)
+        for sharing in (one.jobs for one in chosen):
+            done: list[Job] = []
+            aside: tuple[SetAside, ...] = ()
+            for job in sharing:
+                try:
+                    if job.refused:
+                        raise NotApplicable(job.refused)
+                    if job.error is not None:
+                        raise job.error
+                    plan.answers[job.probe], aside = self._finish(job, plan.subject)
+                    done.append(job)
+                except RetinoscopeError as reason:
+                    plan.answers[job.probe] = reason
+                    self._skip(job.probe, plan, reason, job.stem)
+            if done:
+                self.reporter.say(summary(done, plan.subject, aside))
+
+    def _look(self, plan: Plan) -> list[Job]:
+        """Fill in what is answered already; returns what remains to be done."""
         jobs: list[Job] = []
-        for probe in dict.fromkeys(probes):
+        subject = plan.subject
+        for probe in plan.asked:
             try:
-                job = self._job(probe, subject, folder)
+                job = self._job(probe, subject, plan.folder)
             except NotApplicable as reason:
-                self._skip(probe, subject, folder, reason)
-                answers[probe] = reason
+                reason = NotApplicable(explained(reason, probe, subject))
+                plan.answers[probe] = reason
+                self._skip(probe, plan, reason)
                 continue
             if (result := self._existing(job)) is not None:
-                answers[probe] = result
+                plan.answers[probe] = result
                 self.reporter.say(f"{subject.name}: {name_of(probe)} is there already")
             else:
                 jobs.append(job)
-        return answers, jobs
+        return jobs
 
     def _job(self, probe: Question, subject: Subject, folder: Path) -> Job:
         subject.split(probe.needs)  # says what is missing before anything else does
@@ -151,7 +214,7 @@ class Run:
 
     def _existing(self, job: Job) -> Result | None:
         """The result if it is there and whole, and so is everything it was combined from."""
-        if job.missing or job.unprepared or not _is_note(job.folder / f"{job.stem}.note.json"):
+        if job.missing or job.unprepared or not is_note(job.folder / f"{job.stem}{NOTE}"):
             return None
         try:
             return job.probe.result.load(job.folder, job.stem)
@@ -161,12 +224,7 @@ class Run:
             return None
 
     def _do_missing(self, jobs: Sequence[Job], subject: Subject) -> None:
-        jobs = [job for job in jobs if job.missing or job.unprepared]
-        for needs in dict.fromkeys(job.probe.needs for job in jobs):
-            for one in (subject, *map(subject.another, needs.others)):
-                check_deterministic(one, needs)
-        self._foresee(jobs, subject)
-        jobs = [job for job in jobs if not job.refused]
+        jobs = [job for job in jobs if (job.missing or job.unprepared) and not job.stopped]
         shares = list(shares_of(jobs, {}))
         first = [Share(Task(job.work, None), (job,)) for job in jobs if job.unprepared]
         if not shares and not first:
@@ -178,7 +236,7 @@ class Run:
             self.reporter.say(f"{subject.name}: {done} pieces are there already")
         try:
             self._do(Here(), first, subject)
-            jobs = [job for job in jobs if not job.refused]
+            jobs = [job for job in jobs if not job.stopped]
             prepared = {job.stem: self._prepared(job) for job in jobs}
             self._do(self.engine, list(shares_of(jobs, prepared)), subject)
         finally:
@@ -190,9 +248,13 @@ class Run:
         owners = {id(share.task): share for share in shares}
         for task, outcome in engine.run(subject, [share.task for share in shares]):
             share = owners[id(task)]
+            names = [name_of(job.probe) for job in share.jobs]
             for job in share.jobs:
                 job.seconds += outcome.seconds
+                own = name_of(job.probe)
+                job.shared = sorted({*job.shared, *names} - {own})
                 job.refused = job.refused or outcome.refused
+                job.error = job.error or outcome.error
             if outcome.finished is not None:
                 self._keep(share, outcome, outcome.finished)
             self.reporter.advance()
@@ -201,23 +263,6 @@ class Run:
         """What a probe has prepared for its pieces; nothing for most."""
         found = read_piece(job.path(PREPARED), job.key) if PREPARED in job.names else None
         return {} if found is None else found.partial
-
-    def _foresee(self, jobs: Sequence[Job], subject: Subject) -> None:
-        """Say how long it will take where a probe can tell."""
-        for job in jobs:
-            if job.missing and isinstance(job.probe, Foreseeing):
-                workers = max(1, getattr(self.engine, "jobs", 1))
-                context = Context(say=self.reporter.say, load=subject.another)
-                try:
-                    total = job.probe.seconds(subject, context) * len(job.missing) / workers
-                except NotApplicable as reason:
-                    job.refused = str(reason)
-                    continue
-                if total > _WORTH_SAYING:
-                    self.reporter.say(
-                        f"{subject.name}: {name_of(job.probe)} will take about {duration(total)}: "
-                        f"{len(job.missing)} piece{'s' * (len(job.missing) > 1)}"
-                    )
 
     def _keep(self, share: Share, outcome: Outcome, finished: Finished) -> None:
         parts = share.parts(finished.partial)
@@ -232,8 +277,11 @@ class Run:
         for text in outcome.notices:
             self.reporter.say(text)
 
-    def _finish(self, job: Job, subject: Subject) -> Result:
-        """Combine all pieces, read back from disk, and write the result and its note."""
+    def _finish(self, job: Job, subject: Subject) -> tuple[Result, tuple[SetAside, ...]]:
+        """Combine all pieces, read back from disk, and write the result and its note.
+
+        Returns the result, and the images that could not be read.
+        """
         finished = []
         for name in job.names:
             try:
@@ -257,31 +305,21 @@ class Run:
         partials = [part for one in finished for part in job.work.partials(one.partial)]
         result = job.probe.combine(subject.anatomy, partials)
         result = replace(result, protocol=protocol_of(job.probe, subject, aside))
-        note = {
-            "key": job.key,
-            "seconds": round(job.seconds, 3),
-            "pieces": len(job.pieces),
-            "found": job.found,
-            "redone": job.redone,
-            "notices": job.notices,
-            "written": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        }
+        check_result(result, subject, job.probe.needs)
         with self.files.writing():
             result.save(job.folder, job.stem)
-            path = job.folder / f"{job.stem}.note.json"
-            write_atomically(path, json.dumps(note, indent=1, ensure_ascii=False) + "\n")
-            # It is applicable now; the second name is that of earlier versions.
-            _skipped(job.folder, job.probe).unlink(missing_ok=True)
-            (job.folder / f"{name_of(job.probe)}.skipped.json").unlink(missing_ok=True)
-        self.reporter.say(summary(job, subject, aside))
-        return result
+            write_note(job)
+        return result, aside
 
-    def _skip(self, probe: Question, subject: Subject, folder: Path, reason: NotApplicable) -> None:
-        name = name_of(probe)
-        plain = {"probe": name, "settings": settings_of(probe), "reason": str(reason)}
+    def _skip(
+        self, probe: Question, plan: Plan, reason: RetinoscopeError, stem: str | None = None
+    ) -> None:
+        """Record why a probe gave no result, and say it."""
+        status: Status = "not applicable" if isinstance(reason, NotApplicable) else "failed"
         with self.files.writing():
-            write_atomically(_skipped(folder, probe), json.dumps(plain, ensure_ascii=False) + "\n")
-        self.reporter.say(f"{subject.name}: {name} is not applicable: it {reason}")
+            mark_skipped(plan.folder, probe, status, str(reason), stem)
+        words = "is not applicable: it" if status == "not applicable" else "failed:"
+        self.reporter.say(f"{plan.subject.name}: {name_of(probe)} {words} {reason}")
 
 
 def _checked(probe: Question) -> Question:
@@ -298,13 +336,6 @@ def _checked(probe: Question) -> Question:
         for kind, own in (("Probe", ("pieces", "measure")), ("Watcher", ("watch", "gather")))
     ]
     raise WrongInput(f"{probe!r} is no probe. {'; '.join(lacking)}. See retinoscope.core.probe.")
-
-
-def _skipped(folder: Path, probe: Question) -> Path:
-    """Where it stands why a probe with these settings is not applicable."""
-    asked = json.dumps([settings_of(probe), repr(probe.needs)], sort_keys=True, default=str)
-    digits = hashlib.sha256(asked.encode()).hexdigest()[:8]
-    return folder / f"{name_of(probe)}.{digits}.skipped.json"
 
 
 def _check_size(subject: Subject, other: Subject) -> None:
@@ -329,24 +360,6 @@ def _check_names(job: Job) -> None:
             f"{', '.join(map(repr, [*odd, *twice]))}. A piece's name is unique, consists of "
             f"letters, digits and ._-, and is not {PREPARED!r}."
         )
-
-
-def _by_name(
-    answers: Mapping[Question, Result | NotApplicable],
-) -> dict[str, Result | NotApplicable]:
-    named: dict[str, Result | NotApplicable] = {}
-    for probe, answer in answers.items():
-        name = name_of(probe)
-        named[name if name not in named else f"{name} {settings_of(probe)}"] = answer
-    return named
-
-
-def _is_note(path: Path) -> bool:
-    """Whether a whole note is there."""
-    try:
-        return isinstance(json.loads(path.read_bytes()), dict)
-    except (OSError, ValueError):
-        return False
 
 
 def measure(

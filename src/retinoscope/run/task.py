@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from inspect import isfunction
 from typing import Any
 
 import numpy as np
 
 from retinoscope.core.context import Context
-from retinoscope.core.errors import NotApplicable
+from retinoscope.core.errors import NotApplicable, RetinoscopeError
 from retinoscope.core.probe import Partial, Piece
 from retinoscope.core.subject import Batch, SetAside, Split, Subject
 from retinoscope.core.view import View
@@ -45,6 +46,8 @@ class Outcome:
     notices: tuple[str, ...] = ()
     refused: str = ""
     """Why it is not, where only measuring shows it."""
+    error: RetinoscopeError | None = None
+    """What went wrong; other tasks go on."""
     seconds: float = 0.0
 
 
@@ -64,6 +67,10 @@ def perform(task: Task, subject: Subject) -> Outcome:
             partial = task.work.measure(recorded, task.piece, context)
     except NotApplicable as reason:
         return Outcome(None, tuple(dict.fromkeys(notices)), refused=str(reason))
+    except RetinoscopeError as error:
+        # As the base class: an error with arguments of its own may not survive the way back.
+        kept = RetinoscopeError(str(error)) if isfunction(type(error).__init__) else error
+        return Outcome(None, tuple(dict.fromkeys(notices)), error=kept)
     finished = Finished(partial, tuple(dict.fromkeys(aside)))
     return Outcome(finished, tuple(dict.fromkeys(notices)), seconds=time.monotonic() - start)
 

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-import json
+import shlex
+import shutil
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from retinoscope.core.errors import NotApplicable, RetinoscopeError, WrongInput
-from retinoscope.core.files import write_atomically
 from retinoscope.core.folders import safe_name
 from retinoscope.core.probe import Probe, Watcher
 from retinoscope.core.result import Result
 from retinoscope.core.specification import split_label
 from retinoscope.core.subject import Subject
-from retinoscope.probes import list_probes, parse_probe
 from retinoscope.report.build import build_report
 from retinoscope.run.engines import choose_engine
+from retinoscope.run.plan import Plan
 from retinoscope.run.progress import Reporter, watched
 from retinoscope.run.run import Run
+from retinoscope.run.status import Asked, AskedModel, write_asked
 from retinoscope.run.subject import load_subject
+from retinoscope.workflows.forecast import rounds, say_forecast
+from retinoscope.workflows.presets import chosen
 
 
 @dataclass
@@ -32,7 +36,13 @@ class Examination:
     results: dict[str, dict[str, Result | NotApplicable]] = field(default_factory=dict)
     """By model, then by probe; a probe that was not applicable says why."""
     failures: list[tuple[str, str]] = field(default_factory=list)
-    """Models that could not be examined, and why."""
+    """Models that could not be examined, and probes that failed (``MODEL, PROBE``), with why."""
+
+    @property
+    def measured(self) -> int:
+        """How many results there are."""
+        found = [one for answers in self.results.values() for one in answers.values()]
+        return sum(isinstance(one, Result) for one in found)
 
     def __str__(self) -> str:
         lines = [f"{model}: {', '.join(found)}" for model, found in self.results.items()]
@@ -44,12 +54,14 @@ def examine(
     models: str | Subject | Sequence[str | Subject],
     data: Any = "cues",
     *,
+    preset: str | None = None,
     probes: Sequence[str | Probe | Watcher] | None = None,
     out: Path | str | None = None,
     jobs: int = 1,
     ray: str | None = None,
     fresh: bool = False,
     reporter: Reporter | None = None,
+    command: Sequence[str] = (),
     **settings: Any,
 ) -> Examination:
     """Measure models and write the report; what the folder holds already is not done again.
@@ -58,47 +70,109 @@ def examine(
         models: Names that :func:`retinoscope.load_model` knows, perhaps with a label in front
             (``mine=resnet50``), or subjects.
         data: What to show them; see :func:`retinoscope.load_subject`.
-        probes: Names, perhaps with settings (``hessian:k=10``, ``./file.py:Class:k=3``), or probes;
-            all that exist if not given.
+        preset: ``quick`` (the default), ``standard`` or ``paper``: which probes on how many images;
+            see :mod:`retinoscope.workflows.presets`.
+        probes: Names, perhaps with settings (``hessian:k=10``, ``./file.py:Class:k=3``), or probes.
+            They replace those of the preset, or are added to it if one is named.
         out: The run folder; named after models and data under ``runs/`` if not given.
         jobs: Processes on this machine.
         ray: Address of a Ray cluster to use instead.
         fresh: Start over: remove what the folder holds.
-        reporter: Is told how far it is; by default writes to the terminal.
+        reporter: Is told about progress; by default writes to the terminal.
+        command: The words of the command line, if there is one: the page and messages quote it.
         settings: Passed on to :func:`retinoscope.load_subject`: ``images``, ``pretrained``, ….
     """
     asked = [models] if isinstance(models, str | Subject) else list(models)
     if not asked:
         raise RetinoscopeError("No model was named. Name one: retinoscope examine resnet50")
     _check_labels([model for model in asked if isinstance(model, str)])
-    questions = [parse_probe(p) if isinstance(p, str) else p for p in probes or list_probes()]
+    questions, base = chosen(preset, probes)
+    if base is not None:
+        settings = {"images": base.images} | settings
     folder = Path(out) if out else default_folder([_name(m) for m in asked], data)
     engine, reporter = choose_engine(jobs, ray), reporter or watched()
+    new = not folder.exists()
     run = Run(folder, fresh=fresh, engine=engine, reporter=reporter)
-    done = Examination(folder)
-    order: list[str] = []
+    course = _Course(run, [AskedModel(_name(m)) for m in asked], command, Examination(folder))
     try:
-        for model in asked:
-            try:
-                subject = _subject(model, data, reporter, settings)
-                order.append(run.files.subject_folder(subject).name)
-                done.results[subject.name] = run.measure_all(questions, subject)
-            except RetinoscopeError as error:
-                if len(asked) == 1:
-                    raise
-                done.failures.append((_name(model), str(error)))
-                reporter.say(f"{_name(model)} could not be examined: {error}")
-        if not done.results:
-            raise RetinoscopeError(
-                f"None of the {len(asked)} models could be examined. The first: "
-                f"{done.failures[0][1]}"
-            )
-        with run.files.writing():
-            write_atomically(folder / "order.json", json.dumps(order) + "\n")
-            done.report = build_report([folder], folder / "report.html", failures=done.failures)
+        course.write()
+        course.load(asked, lambda model: _subject(model, data, reporter, settings), questions)
+        course.measure(base.name if base else None)
+    except KeyboardInterrupt:
+        course.write()
+        raise
+    except RetinoscopeError:
+        if new and not course.plans:  # of a mistyped name nothing is left
+            run.files.close()
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
     finally:
         run.files.close()
-    return done
+    return course.done
+
+
+class _Course:
+    """An examination under way: it keeps the page up to date with what is there."""
+
+    def __init__(
+        self, run: Run, models: list[AskedModel], command: Sequence[str], done: Examination
+    ) -> None:
+        self.run, self.models, self.command, self.done = run, models, command, done
+        self.plans: list[Plan] = []
+        self.started = time.monotonic()
+
+    def write(self) -> None:
+        """Write the page anew."""
+        folder = self.done.folder
+        with self.run.files.writing():
+            write_asked(folder, Asked(tuple(self.models), shlex.join(self.command)))
+            self.done.report = build_report([folder], folder / "report.html", empty=True)
+
+    def load(self, asked: Sequence[str | Subject], subject_of: Any, questions: Any) -> None:
+        """Load all models and plan what to measure; those that cannot be loaded are recorded."""
+        for index, model in enumerate(asked):
+            try:
+                subject = subject_of(model)
+                called = self.run.files.subject_folder(subject).name
+                self.models[index] = AskedModel(subject.name, called)
+                plan = self.run.plan(questions, subject)
+                self.plans.append(plan)
+                self._collect(plan)
+            except RetinoscopeError as error:
+                self.models[index] = replace(self.models[index], reason=str(error))
+                if len(asked) == 1:
+                    self.write()
+                    raise
+                self.done.failures.append((_name(model), str(error)))
+                self.run.reporter.say(f"{_name(model)} could not be examined: {error}")
+        if not self.plans:
+            raise RetinoscopeError(
+                f"None of the {len(asked)} models could be examined. The first: "
+                f"{self.done.failures[0][1]}"
+            )
+
+    def measure(self, preset: str | None) -> None:
+        """Measure what is missing, the cheap probes of all models first."""
+        spent = time.monotonic() - self.started
+        say_forecast(self.plans, spent, self.run.reporter.say, self.command, preset)
+        for plan, some in rounds(self.plans):
+            self.run.carry_out(plan, some)
+            self._collect(plan)
+            self.write()
+        for plan in self.plans:
+            self.done.failures += [
+                (f"{plan.subject.name}, {name}", str(answer))
+                for name, answer in plan.by_name().items()
+                if isinstance(answer, RetinoscopeError) and not isinstance(answer, NotApplicable)
+            ]
+        self.write()
+
+    def _collect(self, plan: Plan) -> None:
+        self.done.results[plan.subject.name] = {
+            name: answer
+            for name, answer in plan.by_name().items()
+            if isinstance(answer, Result | NotApplicable)
+        }
 
 
 def _subject(

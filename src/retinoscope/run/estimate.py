@@ -1,0 +1,106 @@
+"""How long the missing work will take on this machine, from short trials of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from retinoscope.core.context import Context
+from retinoscope.core.errors import NotApplicable, RetinoscopeError
+from retinoscope.core.probe import Foreseeing, Piece
+from retinoscope.core.subject import Subject
+from retinoscope.run.job import Job
+from retinoscope.run.key import name_of
+from retinoscope.run.shared_pass import SharedPass
+
+_FIRST = 4
+"""Images of the first trial of a shared pass; twice as many in each further one …"""
+_ENOUGH = 0.5
+"""… until a trial takes this many seconds. Small batches are slower per image than large ones."""
+
+
+@dataclass(frozen=True)
+class Pass:
+    """Probes of one subject that are measured together, and how long that should take."""
+
+    jobs: tuple[Job, ...]
+    seconds: float | None
+    """None where nothing can be said beforehand."""
+
+    @property
+    def names(self) -> str:
+        """The probes, as they are shown.
+
+        Example:
+            >>> Pass((), None).names
+            ''
+        """
+        return ", ".join(name_of(job.probe) for job in self.jobs)
+
+
+def estimate(
+    jobs: Sequence[Job],
+    subject: Subject,
+    workers: int,
+    say: Callable[[str], None],
+    trials: bool = True,
+) -> Pass:
+    """How long these probes will take together.
+
+    A probe that turns out not to be applicable on the way says so in its job.
+
+    Args:
+        jobs: Probes that share one pass, or a single one.
+        subject: What is measured.
+        workers: Processes that share the pieces.
+        say: Is told what deviates from what was asked.
+        trials: Whether to try a shared pass on some images; without, its time is not known.
+    """
+    if not any(job.missing for job in jobs):
+        return Pass(tuple(jobs), 0.0)
+    context = Context(say=say, load=subject.another)
+    pieces = max(len(job.missing) for job in jobs)
+    try:
+        each = _seconds(jobs, subject, context, trials)
+    except NotApplicable as reason:
+        for job in jobs:
+            job.refused = job.refused or str(reason)
+        return Pass(tuple(jobs), 0.0)
+    except RetinoscopeError as error:
+        for job in jobs:
+            job.error = job.error or error
+        return Pass(tuple(jobs), 0.0)
+    return Pass(tuple(jobs), None if each is None else each * pieces / min(workers, pieces))
+
+
+def _seconds(jobs: Sequence[Job], subject: Subject, context: Context, trials: bool) -> float | None:
+    """The time of one piece; None where it is not known."""
+    work = jobs[0].work.joined([job.work for job in jobs[1:]])
+    if isinstance(work, SharedPass):
+        if not trials:
+            return None
+        total = sum(p.what["stop"] - p.what["start"] for p in _lacking(jobs))
+        return _per_image(work, subject, context) * total / len(_lacking(jobs))
+    probe = jobs[0].probe
+    return probe.seconds(subject, context) if isinstance(probe, Foreseeing) else None
+
+
+def _lacking(jobs: Sequence[Job]) -> list[Piece]:
+    """The pieces that some of the jobs lack."""
+    return [piece for piece in jobs[0].pieces if any(piece.name in job.missing for job in jobs)]
+
+
+def _per_image(work: SharedPass, subject: Subject, context: Context) -> float:
+    """The time that a shared pass takes for an image, reading it included."""
+    images = len(subject.split(work.needs))
+    step = work.group or 1
+    count = min(images, max(_FIRST, step))
+    while True:
+        start = time.monotonic()
+        work.measure(subject, Piece("trial", {"start": 0, "stop": count}), context)
+        seconds = time.monotonic() - start
+        larger = min(images, subject.batch, 2 * count) // step * step
+        if seconds >= _ENOUGH or larger <= count:
+            return seconds / count
+        count = larger

@@ -1,0 +1,45 @@
+"""Why a probe is not applicable, with the command that would make it so."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any
+
+from retinoscope.core.errors import NotApplicable
+from retinoscope.core.subject import Subject
+from retinoscope.probes import write_probe
+from retinoscope.run.work import Question
+
+
+def explained(reason: NotApplicable, probe: Question, subject: Subject) -> str:
+    """The reason, and the setting that lets the probe measure what is there, if there is one.
+
+    A probe of the loss wants training images unless told otherwise. Where these are missing and
+    the test images have labels, it can be asked for those.
+    """
+    text = str(reason)
+    other = _on_test_images(probe)
+    if other is None or not _is_there(other, subject):
+        return text
+    return (
+        f"{text.rstrip('.')}. Measure it on the test images instead: --probe {write_probe(other)}"
+    )
+
+
+def _on_test_images(probe: Any) -> Any | None:
+    """The same probe with ``images=test``, if it has that setting and another value in it."""
+    named = {one.name for one in fields(probe)}
+    if "images" not in named or getattr(probe, "images") in ("test", None):  # noqa: B009
+        return None
+    try:
+        return replace(probe, images="test")
+    except (TypeError, ValueError):
+        return None
+
+
+def _is_there(probe: Question, subject: Subject) -> bool:
+    """Whether a subject has the images that a probe needs."""
+    try:
+        return len(subject.split(probe.needs)) > 0 and probe.needs.snapshots is None
+    except NotApplicable:
+        return False

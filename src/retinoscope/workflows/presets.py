@@ -1,0 +1,95 @@
+"""Presets of ``examine``: which probes, with which settings, on how many images.
+
+A preset answers a question about time. ``quick`` never differentiates the loss and takes seconds to
+minutes on a laptop; ``standard`` adds what takes minutes; ``paper`` measures as much as the papers
+did, which takes hours. Definitions are the same in all three: where the papers' code differs, its
+variant is a setting of its probe (``fourier:axis=paper``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from retinoscope.core.errors import WrongInput, did_you_mean
+from retinoscope.probes import parse_probe
+
+if TYPE_CHECKING:
+    from retinoscope.run.work import Question
+
+
+@dataclass(frozen=True)
+class Preset:
+    """What to measure, and on how many images."""
+
+    name: str
+    probes: tuple[str, ...]
+    """As they are written after ``--probe``."""
+    images: int | None
+    """Images per split; None for all."""
+    about: str
+
+
+_LOOKS = ("accuracy", "fourier", "variance")
+"""One or two forward passes over the test images."""
+
+QUICK = Preset("quick", _LOOKS, 256, "forward passes only; seconds to a few minutes")
+STANDARD = Preset(
+    "standard",
+    (*_LOOKS, "trajectory:max_images=64", "landscape:points=7,max_images=32", "hessian:batches=4"),
+    512,
+    "adds the loss around the weights and its curvature; minutes",
+)
+PAPER = Preset(
+    "paper",
+    (*_LOOKS, "trajectory:max_images=0", "landscape:points=21,max_images=0", "hessian:batches=0"),
+    None,
+    "every image and every mini-batch, as in the papers; hours",
+)
+PRESETS = {preset.name: preset for preset in (QUICK, STANDARD, PAPER)}
+
+CHEAPEST = {
+    "hessian": "hessian:batches=1",
+    "landscape": "landscape:points=5,max_images=16",
+    "trajectory": "trajectory:max_images=16",
+}
+"""For each probe that takes long, a form of it that takes as little time as is of use."""
+
+
+def get_preset(name: str) -> Preset:
+    """The preset of that name.
+
+    Example:
+        >>> get_preset("quick").probes
+        ('accuracy', 'fourier', 'variance')
+    """
+    if name not in PRESETS:
+        raise WrongInput(
+            f"There is no preset {name!r}. {did_you_mean(name, list(PRESETS))}There are: "
+            f"{', '.join(PRESETS)} (--preset quick, in Python preset='quick')."
+        )
+    return PRESETS[name]
+
+
+def chosen(
+    preset: str | None, probes: Sequence[str | Question] | None
+) -> tuple[list[Question], Preset | None]:
+    """The probes to measure, and the preset that they come from.
+
+    Probes that are named replace those of the preset, unless a preset is named as well: then they
+    are added to it, in the place of the preset's own form of the same probe.
+
+    Example:
+        >>> [probe.result.probe for probe in chosen(None, ["hessian:k=3"])[0]]
+        ['hessian']
+        >>> [probe.result.probe for probe in chosen("quick", ["hessian:k=3", "fourier:bands=9"])[0]]
+        ['accuracy', 'variance', 'hessian', 'fourier']
+    """
+    named = [parse_probe(probe) if isinstance(probe, str) else probe for probe in probes or ()]
+    if named and preset is None:
+        return named, None
+    base = get_preset(preset or QUICK.name)
+    names = {probe.result.probe for probe in named if hasattr(probe, "result")}
+    kept = [probe for probe in map(parse_probe, base.probes) if probe.result.probe not in names]
+    return [*kept, *named], base
