@@ -23,7 +23,7 @@ from retinoscope.figures.colours import BANDS
 from retinoscope.figures.compare import side_by_side
 from retinoscope.figures.describe import figures
 from retinoscope.figures.figure import Figure, Map
-from retinoscope.report.anatomy_picture import anatomy_picture
+from retinoscope.report.cards import card
 from retinoscope.report.collect import Collected, Examined, Measured, collect
 from retinoscope.report.downloads import address, as_csv, as_json
 from retinoscope.report.svg import svg
@@ -121,7 +121,7 @@ def render(collected: Collected, title: str = "") -> str:
         script_hash=f"sha256-{digest}",
         style=Markup(style),
         version=__version__,
-        subjects=[_card(subject) for subject in examined],
+        subjects=[card(subject) for subject in examined],
         untrained=[s.name for s in examined if s.protocol.get("trained") is False],
         sections=_sections(examined),
         table=[row for subject in examined for row in _table(subject)],
@@ -154,22 +154,6 @@ def told_apart(examined: Sequence[Examined]) -> list[Examined]:
 
 def _asset(name: str) -> str:
     return (files("retinoscope.report") / "templates" / name).read_text()
-
-
-def _card(subject: Examined) -> dict[str, Any]:
-    anatomy = subject.anatomy
-    return {
-        "name": subject.name,
-        "weights": subject.weights,
-        "picture": anatomy_picture(anatomy),
-        "sketch": anatomy.sketch,
-        "summary": anatomy.summary(),
-        "image": "×".join(map(str, anatomy.image)),
-        "parameters": f"{anatomy.parameters:,}",
-        "flops": f"{anatomy.flops:,}",
-        "notes": [(unit.name, unit.note) for unit in anatomy.walk() if unit.note],
-        "download": address("application/json", anatomy.to_json()),
-    }
 
 
 def _sections(examined: Sequence[Examined]) -> list[Section]:
