@@ -4,6 +4,7 @@ import pytest
 from typer.testing import CliRunner
 
 from retinoscope.cli.main import app, main
+from retinoscope.core.errors import RetinoscopeError
 from retinoscope.report.collect import collect
 from run.elsewhere import TINY
 
@@ -16,7 +17,7 @@ def test_examine_ends_with_a_report_and_goes_on_where_it_was(tmp_path):
     first = runner.invoke(app, [*arguments, *probes])
     assert first.exit_code == 0, first.output
     assert f"Report: {tmp_path}/run/report.html" in first.stdout
-    assert "fourier done, 1 of 1 pieces" in first.stderr
+    assert "fourier, variance done in one pass, 1 of 1 pieces" in first.stderr
     second = runner.invoke(app, [*arguments, *probes])
     assert "fourier is there already" in second.stderr
     (subject,) = collect([tmp_path / "run"]).examined
@@ -78,7 +79,7 @@ def test_a_failure_among_several_is_told_by_the_exit_code(tmp_path):
         (["examine", TINY, TINY, "--weights", "w.pth"], "--weights is a file for one model"),
         (["examine", "resnet20_cifar"], "timm has none for this model"),
         (["report", "nowhere"], "is not a run folder"),
-        (["list", "planets"], "There is no list of 'planets'. There are: models, probes, surg"),
+        (["list", "planets"], "There is no list of 'planets'. There are: models, probes, pres"),
     ],
 )
 def test_mistakes_end_in_one_paragraph(arguments, says, monkeypatch, capsys, tmp_path):
@@ -126,3 +127,46 @@ def test_lists():
     assert "cues" in runner.invoke(app, ["list", "data"]).output
     models = runner.invoke(app, ["list", "models", "--filter", "cifar"]).output
     assert "resnet20_cifar  (ours)" in models
+
+
+def test_exit_code_3_where_nothing_could_be_measured(tmp_path):
+    from PIL import Image
+
+    Image.new("RGB", (16, 16)).save(tmp_path / "one.png")
+    asked = ["examine", TINY, "--data", str(tmp_path), "--probe", "hessian", "--out"]
+    result = runner.invoke(app, [*asked, f"{tmp_path}/run"])
+    assert result.exit_code == 3
+    assert "hessian is not applicable" in result.stderr
+    assert "Nothing that was asked for could be measured" in result.stderr
+    assert "not applicable" in (tmp_path / "run" / "report.html").read_text()
+
+
+def test_a_mistyped_name_leaves_no_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert isinstance(runner.invoke(app, ["examine", "resnet51"]).exception, RetinoscopeError)
+    assert isinstance(runner.invoke(app, ["examine", "a51", "b51"]).exception, RetinoscopeError)
+    assert not list(tmp_path.glob("runs/*"))
+
+
+def test_a_preset_is_taken_and_the_time_is_said_first(tmp_path):
+    asked = ["examine", TINY, "--preset", "quick", "--images", "20", "--out", f"{tmp_path}/run"]
+    result = runner.invoke(app, asked)
+    assert result.exit_code == 0, result.output
+    said = result.stderr.splitlines()
+    (first,) = [i for i, line in enumerate(said) if line.startswith("Estimated time on this")]
+    assert "fourier, variance (one pass): " in " ".join(said[first : first + 4])
+    assert first < min(i for i, line in enumerate(said) if " done" in line)
+    assert runner.invoke(app, ["list", "presets"]).output.startswith("quick")
+
+
+def test_report_names_a_run_that_it_left_out(tmp_path):
+    asked = ["examine", TINY, "--images", "8", "--probe", "variance", "--out", f"{tmp_path}/run"]
+    assert runner.invoke(app, asked).exit_code == 0
+    from retinoscope.run.folder import RunFolder
+
+    RunFolder(tmp_path / "empty").close()
+    page = tmp_path / "page.html"
+    made = runner.invoke(app, ["report", f"{tmp_path}/run", f"{tmp_path}/empty", "-o", f"{page}"])
+    assert made.exit_code == 0, made.output
+    assert f"Left out: {tmp_path}/empty: nothing has been measured in it yet" in made.stderr
+    assert f"{tmp_path}/empty</bdi> is left out" in page.read_text()

@@ -34,7 +34,7 @@ def card_of(page: str, name: str) -> str:
 
 def test_accuracy_stands_in_the_card_and_in_the_table_at_the_top(scored, tmp_path):
     page = build_report([scored], tmp_path / "r.html").read_text()
-    tiny = next(subject for subject in collect([scored]) if subject.name == "tiny")
+    tiny = next(subject for subject in collect([scored]).examined if subject.name == "tiny")
     (said,) = accuracy(tiny)
     assert re.fullmatch(r"[\d.]+ % ± [\d.]+", said["right"])
     assert said["images"] == "40 images of cues"

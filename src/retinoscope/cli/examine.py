@@ -10,9 +10,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
 
-from click import get_current_context
 from rich.console import Console
-from typer import Argument, Exit, Option
+from typer import Argument, Context, Exit, Option
 from typer.core import TyperCommand
 
 from retinoscope.cli.options import MODEL, with_fields
@@ -61,6 +60,7 @@ COMMAND = ExamineCommand
 )  # fmt: skip
 @with_fields("work", SubjectSpecification, "seed", "batch", "workers")
 def examine(
+    context: Context,
     subject: dict[str, Any],
     models: Annotated[
         list[str] | None, Argument(help=_MODEL, metavar="MODEL", show_default=False)
@@ -103,7 +103,7 @@ def examine(
     try:
         done = run_examination(
             models or list(TOUR), preset=preset, probes=probe, out=out, jobs=jobs, ray=ray,
-            fresh=fresh, reporter=Reporter(console), command=get_current_context().meta[_WORDS],
+            fresh=fresh, reporter=Reporter(console), command=context.meta[_WORDS],
             **subject, **work, **_loss(recipe),
         )  # fmt: skip
     except KeyboardInterrupt:

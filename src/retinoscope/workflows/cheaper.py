@@ -35,15 +35,23 @@ def cheaper_command(
         'retinoscope examine vit_giant --images 64'
     """
     kept = _without(command, _CHANGED)
-    quick = sum(s for name, s in seconds.items() if name in QUICK.probes)
-    if preset in PRESETS and preset != QUICK.name and quick < LONG:
-        return shlex.join([*kept, "--preset", QUICK.name, *_images(command)])
+    if preset in PRESETS and preset != QUICK.name:
+        given = _images(command)
+        wanted = images if given else min(images, QUICK.images or images)
+        quick = sum(s for name, s in seconds.items() if name in QUICK.probes) * wanted / images
+        fewer = ["--images", _fewer(wanted, quick)] if quick > LONG else given
+        return shlex.join([*kept, "--preset", QUICK.name, *fewer])
     if any(_base(name) in CHEAPEST for name in seconds):
         named = [CHEAPEST.get(_base(name), name) for name in seconds]
         probes = [word for name in named for word in ("--probe", name)]
         return shlex.join([*kept, *probes, *_images(command)])
-    fewer = max(1, int(images * LONG / 2 / sum(seconds.values())))
-    return shlex.join([*_without(command, ("--images",)), "--images", str(fewer)])
+    fewer = _fewer(images, sum(seconds.values()))
+    return shlex.join([*_without(command, ("--images",)), "--images", fewer])
+
+
+def _fewer(images: int, seconds: float) -> str:
+    """So many images that they take half the time from which on a command counts as long."""
+    return str(max(1, int(images * LONG / 2 / seconds)))
 
 
 def _base(probe: str) -> str:
