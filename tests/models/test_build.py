@@ -14,6 +14,7 @@ from retinoscope.core.errors import (
     WeightsMismatch,
     WrongInput,
 )
+from retinoscope.models.anatomy import anatomy_of
 from retinoscope.models.build import build_model
 from retinoscope.models.built_file import Construction, read_construction
 
@@ -164,3 +165,11 @@ def test_only_safetensors_are_written(built, tmp_path):
         built[0].save(tmp_path / "x.pth")
     with pytest.raises(SurgeryRefused, match="micro_vit: it has no conv unit"):
         build_model("micro_vit", ["build_up:msa_per_stage=(1,)"], pretrained=False)
+
+
+def test_an_image_size_may_be_a_single_number():
+    square = build_model("micro_vit:depth=1", ["mc_dropout"], size=32, pretrained=False)
+    assert square.construction.size == (32, 32)
+    with pytest.raises(WrongInput, match="0 is no image size"):
+        build_model("no_such_model", ["mc_dropout"], size=0)
+    assert anatomy_of("test_vit", 160).image == (3, 160, 160)

@@ -327,3 +327,15 @@ def test_one_image_that_does_not_fit_is_said(tiny, monkeypatch):
     monkeypatch.setattr(Replay, "walk", never)
     with pytest.raises(RetinoscopeError, match=r"One image does not fit into memory"):
         retinoscope.measure(Variance(), tiny(images=4))
+
+
+@pytest.mark.parametrize("size", [8, (8, 8)])
+def test_an_image_size_may_be_a_single_number(tiny, size):
+    assert tiny(images=2, size=size).anatomy.image == (3, 8, 8)
+    assert load_subject(build().eval(), "cues", images=2, size=size).anatomy.image == (3, 8, 8)
+
+
+@pytest.mark.parametrize("size", [0, (0, 32)])
+def test_a_size_without_pixels_is_refused_for_what_it_is(tiny, size):
+    with pytest.raises(WrongInput, match="is no image size"):
+        tiny(size=size)

@@ -121,7 +121,10 @@ def parse_size(text: str) -> tuple[int, int]:
     sides = re.fullmatch(r"(\d+)(?:[x×](\d+))?", text.strip())
     if not sides:
         raise WrongInput(f"{text!r} is no image size. Write 224, or 224x160 for height x width.")
-    return int(sides[1]), int(sides[2] or sides[1])
+    height, width = int(sides[1]), int(sides[2] or sides[1])
+    if not height or not width:
+        raise WrongInput(f"--size {text} has no pixels: height and width are 1 or more.")
+    return height, width
 
 
 def _numbers(flag: str) -> Callable[[str], tuple[float, ...]]:

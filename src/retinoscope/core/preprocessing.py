@@ -2,13 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from numbers import Integral
 from typing import Any, Literal, get_args
 
 from retinoscope.core.errors import WrongInput
 
 Interpolation = Literal["nearest", "bilinear", "bicubic"]
 CropMode = Literal["center", "squash", "border"]
+Size = int | tuple[int, int]
+"""An image size in pixels: a square by its side, or height and width."""
+
+
+def image_size(size: Any) -> tuple[int, int]:
+    """Height and width of an image size; a single number is the side of a square.
+
+    Example:
+        >>> image_size(32), image_size((224, 160))
+        ((32, 32), (224, 160))
+    """
+    sides = size if isinstance(size, Sequence) else (size, size)
+    whole = all(isinstance(side, Integral) and not isinstance(side, bool) for side in sides)
+    if isinstance(size, str) or len(sides) != 2 or not whole or min(sides) < 1:
+        raise WrongInput(
+            f"{size!r} is no image size. Height and width are whole numbers of pixels, 1 or more: "
+            "--size 224 or --size 224x160 (in Python size=224 or size=(224, 160))."
+        )
+    return int(sides[0]), int(sides[1])
 
 
 @dataclass(frozen=True)
@@ -31,10 +52,11 @@ class Preprocessing:
                 raise WrongInput(
                     f"{name} is one of {', '.join(get_args(kinds))}; got {getattr(self, name)!r}."
                 )
-        if not 0 < self.crop_pct <= 1 or min(self.size) < 1:
+        object.__setattr__(self, "size", image_size(self.size))
+        if not 0 < self.crop_pct <= 1:
             raise WrongInput(
-                "crop_pct is a share of the shorter side, above 0 and up to 1, and a size has "
-                f"positive sides; got {self.crop_pct} and {self.size}."
+                "crop_pct (--crop-pct) is a share of the shorter side, above 0 and up to 1; got "
+                f"{self.crop_pct}."
             )
 
     def to_plain(self) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from torch import nn
 from retinoscope.anatomy.dissect import known_or_taken_apart
 from retinoscope.core.anatomy import Anatomy
 from retinoscope.core.errors import WrongInput
+from retinoscope.core.preprocessing import Size, image_size
 from retinoscope.core.surgery import Surgery
 from retinoscope.models.built_file import Construction, write_built
 from retinoscope.models.load import LoadedModel, load_model
@@ -51,7 +52,7 @@ def build_model(
     name: str,
     surgeries: Sequence[Surgery | str],
     *,
-    size: tuple[int, int] | None = None,
+    size: Size | None = None,
     pretrained: bool = True,
     weights: Path | str | None = None,
     seed: int = 0,
@@ -62,27 +63,28 @@ def build_model(
     Args:
         name: A name that ``load_model`` knows; one that was built before too.
         surgeries: In the order in which they are done, or how they are written.
-        size: Height and width of the images; the model's own if not given.
+        size: Image size: 224, or (height, width). Default: the model's own.
         pretrained: Load the published weights; False asks for random ones by ``seed``.
         weights: A file to take the weights from instead.
         seed: Of random weights, those that surgeries draw included.
         allow_pickle: Read ``.pth`` files that run code.
     """
     given = [surgeries] if isinstance(surgeries, str) else surgeries
+    asked = None if size is None else image_size(size)
     chosen = [parse_surgery(s) if isinstance(s, str) else s for s in given]
     loaded = load_model(
         name, pretrained=pretrained, weights=weights, seed=seed, allow_pickle=allow_pickle
     )
     made = loaded.construction
-    size = loaded.image[1:] if size is None else (size[0], size[1])
-    if made and size != made.size:
+    sides = asked or loaded.image[1:]
+    if made and sides != made.size:
         raise WrongInput(
             f"{name} was built for images of {made.size[0]}×{made.size[1]}, so it cannot be built "
-            f"further for {size[0]}×{size[1]}. Start again from {made.model}."
+            f"further for {sides[0]}×{sides[1]}. Start again from {made.model}."
         )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model, anatomy = _operated(loaded, chosen, size)
+        model, anatomy = _operated(loaded, chosen, sides)
     before, after = loaded.model.state_dict(), model.state_dict()
     kept = [
         key
@@ -95,7 +97,7 @@ def build_model(
         Construction(
             made.model if made else name,
             (*(made.surgeries if made else ()), *written),
-            size,
+            sides,
             loaded.weights,
             loaded.trained,
         ),

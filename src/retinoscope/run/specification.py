@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass, field
 from typing import Literal
 
-from retinoscope.core.preprocessing import CropMode, Interpolation
+from retinoscope.core.preprocessing import CropMode, Interpolation, image_size
 from retinoscope.core.settings import MAX_SEED, REQUIRED, check, setting
 from retinoscope.data.augment import Augmentation
 
@@ -41,9 +41,9 @@ class SubjectSpecification:
     size: tuple[int, int] | None = setting(
         None,
         "Image size: 224, or 224x160 for height x width. Default: the model's own.",
-        at_least=1,
         group=_DATA,
     )
+    """A single number is the side of a square."""
     pretrained: bool = setting(
         True,
         "Random weights from --seed instead of published ones.",
@@ -114,4 +114,6 @@ class SubjectSpecification:
     """Where relative paths begin."""
 
     def __post_init__(self) -> None:
+        if self.size is not None:
+            object.__setattr__(self, "size", image_size(self.size))
         check(self, "subject")
