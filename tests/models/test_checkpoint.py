@@ -1,5 +1,6 @@
 import os
 import pickle
+import random
 
 import pytest
 import torch
@@ -75,8 +76,12 @@ def test_a_hostile_checkpoint_is_refused_with_the_names_of_what_it_would_run(tmp
 
 def test_a_bare_pickle_is_refused(tmp_path):
     path, victim = tmp_path / "bare.pth", tmp_path / "owned"
-    path.write_bytes(pickle.dumps(Bomb(victim)))
-    with pytest.raises((UnsafeCheckpoint, UnreadableFile)):
+    for protocol in (2, 4):
+        path.write_bytes(pickle.dumps(Bomb(victim), protocol))
+        with pytest.raises(UnsafeCheckpoint, match=r"posix.system.*It was not read"):
+            read_checkpoint(path)
+    torch.save({"a": torch.ones(2), "b": Bomb(victim)}, path, _use_new_zipfile_serialization=False)
+    with pytest.raises(UnsafeCheckpoint, match=r"while it is read: posix.system\. It was"):
         read_checkpoint(path)
     assert not victim.exists()
 
@@ -111,6 +116,38 @@ def test_a_torn_file_is_noticed(trained, tmp_path):
     path.write_bytes(path.read_bytes()[:-8])
     with pytest.raises(UnreadableFile, match="cannot be read as weights"):
         read_checkpoint(path)
+
+
+LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:ab\nsize 9\n"
+DAMAGED = [
+    (lambda whole: b"", "it is empty. Copy or download it again"),
+    (lambda whole: whole[: len(whole) // 2], "it is cut off or damaged. Copy or download it again"),
+    (lambda whole: whole[:-30], "it is cut off or damaged"),
+    (lambda whole: whole[:300] + bytes(60) + whole[360:], "it is cut off or damaged"),
+    (lambda whole: b"\x80\x02}q", "it is cut off or damaged"),
+    (lambda whole: random.Random(0).randbytes(500), "it is damaged, or no file of weights at all"),
+    (lambda whole: b"<!DOCTYPE html>", "it is a web page"),
+    (lambda whole: LFS, "pointer of Git LFS.*git lfs pull"),
+]
+
+
+@pytest.mark.parametrize("allow_pickle", [False, True])
+@pytest.mark.parametrize(("damage", "says"), DAMAGED)
+def test_damage_is_named_in_our_own_words(damage, says, allow_pickle, trained, tmp_path):
+    path = tmp_path / "w.pth"
+    torch.save(trained.state_dict(), path)
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(UnreadableFile, match=f"cannot be read as weights: .*{says}") as caught:
+        read_checkpoint(path, allow_pickle)
+    for advice in ("weights_only", "torch.load", "miniz", "allow"):
+        assert advice not in str(caught.value)
+
+
+def test_a_class_that_is_not_at_hand_is_no_damage(tmp_path):
+    path = tmp_path / "w.pth"
+    path.write_bytes(b"cno_such_module\nNet\n.")
+    with pytest.raises(UnreadableFile, match=r"cannot be imported.*no_such_module.*state_dict"):
+        read_checkpoint(path, allow_pickle=True)
 
 
 def test_nothing_there_and_nothing_in_it(tmp_path):

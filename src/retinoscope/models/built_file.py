@@ -15,8 +15,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import nn
 
-from retinoscope.core.errors import UnreadableFile, first_line
+from retinoscope.core.errors import UnreadableFile
 from retinoscope.core.files import write_atomically
+from retinoscope.models.damage import unreadable
 
 _ENTRY = "retinoscope"
 
@@ -54,10 +55,8 @@ def read_construction(path: Path) -> Construction | None:
     try:
         with safe_open(path, framework="pt") as file:
             text = (file.metadata() or {}).get(_ENTRY)
-    except (SafetensorError, OSError) as error:
-        raise UnreadableFile(
-            f"{str(path)!r} cannot be read as weights: {first_line(error)}"
-        ) from None
+    except (SafetensorError, OSError):
+        raise unreadable(path) from None
     return None if text is None else _construction(text, path)
 
 

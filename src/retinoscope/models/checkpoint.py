@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import hashlib
 import pickle
+import pickletools
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.serialization import get_unsafe_globals_in_checkpoint
 
 from retinoscope.core.errors import UnreadableFile, UnsafeCheckpoint, WeightsMismatch, first_line
+from retinoscope.models.damage import unreadable
 
 # Where training scripts put the weights inside a checkpoint, best first.
 _ENTRIES = ("state_dict_ema", "model_ema", "state_dict", "model_state_dict", "model", "weights")
 _LISTED = 8
+_PICKLES = 4
+"""An old file of torch.save begins with so many pickles; the last of them holds the weights."""
+_HARMLESS = re.compile(r"collections\.OrderedDict|torch\._utils\._rebuild_\w+|torch\.\w+Storage")
 
 
 def read_checkpoint(path: Path, allow_pickle: bool = False) -> dict[str, Tensor]:
@@ -29,13 +34,15 @@ def read_checkpoint(path: Path, allow_pickle: bool = False) -> dict[str, Tensor]
         if path.suffix == ".safetensors":
             return load_file(path)
         found = torch.load(path, map_location="cpu", weights_only=not allow_pickle)
-    except pickle.UnpicklingError as error:
-        raise _refusal(path, error) from None
-    except (SafetensorError, RuntimeError, EOFError, OSError, ValueError) as error:
+    except (ImportError, AttributeError) as error:
         raise UnreadableFile(
-            f"{str(path)!r} cannot be read as weights: {first_line(error)} "
-            "Expected a .safetensors file, or a .pth file that torch.save wrote."
+            f"{str(path)!r} holds objects of a class that cannot be imported here: "
+            f"{first_line(error)} Save model.state_dict() where the class is at hand."
         ) from None
+    except pickle.UnpicklingError:
+        raise _refusal(path) from None
+    except Exception:  # damaged bytes make torch fail anywhere
+        raise unreadable(path) from None
     return _tensors(found, path)
 
 
@@ -88,18 +95,37 @@ def tensors_hash(tensors: Mapping[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
-def _refusal(path: Path, error: pickle.UnpicklingError) -> Exception:
+def _refusal(path: Path) -> Exception:
     try:
         wanted = get_unsafe_globals_in_checkpoint(path)
-    except Exception:
-        wanted = []
+    except Exception:  # it reads the newer form of torch.save only
+        wanted = _imported(path)
     if not wanted:
-        return UnreadableFile(f"{str(path)!r} cannot be read as weights: {first_line(error)}")
+        return unreadable(path)
     return UnsafeCheckpoint(
         f"{str(path)!r} wants to run code while it is read: {', '.join(wanted)}. It was not read. "
         "If you trust whoever made it, allow that with --allow-pickle (in Python "
         "allow_pickle=True); better, ask for a .safetensors file."
     )
+
+
+def _imported(path: Path) -> list[str]:
+    """What a bare pickle would import, by its instructions alone; empty where it is damaged."""
+    names: list[str] = []
+    texts: list[str] = []
+    try:
+        with path.open("rb") as file:
+            for _ in range(_PICKLES):
+                for instruction, given, _ in pickletools.genops(file):
+                    if instruction.name == "GLOBAL":
+                        names.append(str(given).replace(" ", "."))
+                    elif instruction.name == "STACK_GLOBAL":
+                        names.append(".".join(texts[-2:]))
+                    elif isinstance(given, str):
+                        texts.append(given)
+    except Exception:  # the end, or damage
+        pass
+    return [name for name in dict.fromkeys(names) if not _HARMLESS.fullmatch(name)]
 
 
 def _tensors(found: Any, path: Path) -> dict[str, Tensor]:

@@ -29,13 +29,13 @@ from retinoscope.core.errors import (
     RetinoscopeError,
     UnreadableFile,
     WeightsMismatch,
-    first_line,
 )
 from retinoscope.core.history import MARK
 from retinoscope.core.probe import Needs
 from retinoscope.core.specification import Specification
 from retinoscope.core.subject import Subject
 from retinoscope.models.checkpoint import file_hash, read_checkpoint, state_hash
+from retinoscope.models.damage import unreadable
 from retinoscope.models.history import find_history
 from retinoscope.models.load import load_model
 
@@ -233,10 +233,8 @@ def _opened(snapshot: Snapshot) -> Iterator[Callable[[str, Any], Tensor]]:
 def _open(path: Path) -> Any:
     try:
         return safe_open(path, framework="pt")
-    except (SafetensorError, OSError) as error:
-        raise UnreadableFile(
-            f"{str(path)!r} cannot be read as weights: {first_line(error)}"
-        ) from None
+    except (SafetensorError, OSError):
+        raise unreadable(path) from None
 
 
 def _shapes(snapshot: Snapshot) -> dict[str, tuple[int, ...]]:
