@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -12,7 +14,7 @@ from retinoscope.data.load import load_data
 from retinoscope.data.prepare import prepare
 from retinoscope.data.source import UnknownData
 from retinoscope.data.split import ImageSplit
-from retinoscope.data.subset import balanced_subset
+from retinoscope.data.subset import balanced_subset, evenness
 
 PLAIN = Preprocessing(size=(16, 16))
 
@@ -144,6 +146,28 @@ def test_subsets_are_balanced_fixed_and_nested():
     assert not np.array_equal(few, balanced_subset(labels, len(labels), 50, seed=1))
     assert len(balanced_subset(None, 10, 4)) == 4
     assert len(balanced_subset(labels, len(labels), 10_000)) == len(labels)
+
+
+def test_a_choice_is_called_balanced_only_if_it_is():
+    for images, even, says in (
+        (20, True, "the same number of every class"),
+        (24, False, "2 or 3 of every class"),
+        (4, False, "from 4 of 10 classes, 1 each"),
+    ):
+        places = balanced_subset(Cues("train", 16).labels, 1000, images)
+        protocol = replace(cues(balanced=True), places=places).protocol
+        assert (protocol["balanced"], protocol["choice"]) == (even, says)
+    assert cues().protocol["balanced"] is False
+    assert cues().protocol["choice"] == ""
+
+
+def test_classes_that_have_too_few_images_are_told():
+    labels = np.repeat(np.arange(5), [100, 100, 100, 100, 3])
+    found = evenness(labels, labels[balanced_subset(labels, len(labels), 43)])
+    assert found == (False, "as even over classes as they have images, 3 to 10 of each")
+    assert evenness(labels, labels[:0]) == (False, "")
+    unreadable = np.array([-1, 0, 0, 1, 1])
+    assert evenness(unreadable, unreadable)[0]
 
 
 def test_data_by_name(tmp_path, monkeypatch):

@@ -255,6 +255,17 @@ def test_other_data_under_the_same_name_are_refused(quick, tmp_path):
         train_model(recipe, tmp_path / "out")
 
 
+def test_a_folder_of_an_older_version_goes_on(quick, tmp_path):
+    recipe = quick(scored=12)
+    train_model(recipe, tmp_path, until=2)
+    described = json.loads((tmp_path / "training.json").read_text())
+    test = described["data"]["test"]
+    assert (test["balanced"], test.pop("choice")) == (False, "1 or 2 of every class")
+    test["balanced"] = True  # as it was once said of every choice
+    (tmp_path / "training.json").write_text(json.dumps(described))
+    assert train_model(recipe, tmp_path, until=3).rows
+
+
 def test_a_full_disk_is_said_and_what_was_there_is_kept(quick, tmp_path, monkeypatch):
     recipe = quick()
     train_model(recipe, tmp_path / "alone")

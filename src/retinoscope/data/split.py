@@ -22,6 +22,7 @@ from retinoscope.data.augment import Augmentation
 from retinoscope.data.augmenting import generator
 from retinoscope.data.prepare import as_floats, prepare
 from retinoscope.data.source import Source, UnreadableImage
+from retinoscope.data.subset import evenness
 
 _VIEWS = 64
 """The stream of random numbers that views draw from; augmentation has streams of its own."""
@@ -64,7 +65,7 @@ class ImageSplit:
     left_out: int = 0
     """Images of classes that the model does not know, where labels are needed."""
     balanced: bool = False
-    """Whether the images are a choice in which all classes are equally frequent."""
+    """Whether the images were chosen to be as even over classes as possible."""
 
     def __len__(self) -> int:
         return len(self.places)
@@ -127,9 +128,20 @@ class ImageSplit:
             "view": None if self.view is None else describe_view(self.view),
             "labels": self.unlabelled_because or "yes",
             "left out": self.left_out,
-            "balanced": self.balanced,
+            "balanced": self._evenness[0],
+            "choice": self._evenness[1],
             "data fingerprint": self.fingerprint[:12],
         }
+
+    @cached_property
+    def _evenness(self) -> tuple[bool, str]:
+        """Whether the choice holds the same number of every class, and what is true in words."""
+        labels = self.source.labels
+        if not self.balanced or labels is None:
+            return False, ""
+        if self.left_out and self.classes is not None:  # of those that could stay
+            labels = np.where(self.classes[labels] >= 0, labels, -1)
+        return evenness(labels, labels[self.places])
 
     def known(self) -> ImageSplit:
         """Without the images of classes that the model does not know."""

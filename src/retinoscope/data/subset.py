@@ -1,4 +1,4 @@
-"""A fixed choice of images in which all classes are equally frequent."""
+"""A fixed choice of images in which classes are as equally frequent as they can be."""
 
 from __future__ import annotations
 
@@ -29,6 +29,37 @@ def balanced_subset(
     rank[by_class] = np.arange(total) - np.repeat(starts, counts)
     # The first of every class, then the second of every class, and so on.
     return np.sort(order[np.argsort(rank, kind="stable")[:images]])
+
+
+def evenness(labels: np.ndarray, chosen: np.ndarray) -> tuple[bool, str]:
+    """Whether chosen images hold the same number of every class, and what is true in words.
+
+    Args:
+        labels: The class of every image that could be chosen; -1 for none.
+        chosen: The classes of the chosen images.
+
+    Example:
+        >>> evenness(np.array([0, 0, 1, 1, 2]), np.array([0, 1, 2]))
+        (True, 'the same number of every class')
+        >>> evenness(np.arange(400), np.arange(64))
+        (False, 'from 64 of 400 classes, 1 each')
+    """
+    classes = np.unique(labels[labels >= 0])
+    counts = np.bincount(np.searchsorted(classes, chosen[chosen >= 0]), minlength=len(classes))
+    if not counts.any():
+        return False, ""
+    present = counts[counts > 0]
+    least, most = int(present.min()), int(present.max())
+    each = f"{least}" if least == most else f"{least} or {most}" if most - least == 1 else (
+        f"{least} to {most}"
+    )  # fmt: skip
+    if len(present) < len(classes):
+        return False, f"from {len(present)} of {len(classes)} classes, {each} each"
+    if least == most:
+        return True, "the same number of every class"
+    if most - least == 1:
+        return False, f"{each} of every class"
+    return False, f"as even over classes as they have images, {each} of each"
 
 
 def class_fraction(labels: np.ndarray, fraction: float, seed: int = 0) -> np.ndarray:

@@ -17,13 +17,15 @@ def protocol_lines(protocol: Mapping[str, Any]) -> list[tuple[str, str]]:
     chosen = f"{protocol.get('images', '?')} of {protocol.get('of', '?')}"
     if protocol.get("left out"):
         chosen += f" ({protocol['left out']} of classes that the model does not know left out)"
-    balanced = ", the same number of every class" if protocol.get("balanced") else ""
+    # Results of before did not count: what was called balanced may not quite have been so.
+    even = "as even over classes as possible" if protocol.get("balanced") else ""
+    choice = f", {said}" if (said := protocol.get("choice", even)) else ""
     device = f" on {protocol['device']}" if protocol.get("device") else ""
     lines = [
         ("model", str(protocol.get("model", ""))),
         ("weights", str(protocol.get("weights", ""))),
         ("data", f"{protocol.get('data', '')}, split {protocol.get('split', '')}"),
-        ("images", f"{chosen}{balanced}, {protocol.get('size', '')}"),
+        ("images", f"{chosen}{choice}, {protocol.get('size', '')}"),
         ("labels", str(protocol.get("labels", ""))),
         ("augmentation", _plain(protocol.get("augmentation")) or "none"),
         *((key, _plain(protocol[key])) for key in ("view", "passes") if protocol.get(key)),

@@ -33,7 +33,7 @@ class SubjectSpecification:
     )
     images: int | None = setting(
         512,
-        "Images per split, balanced over classes; all for every image.",
+        "Images per split, as even over classes as possible; all for every image.",
         at_least=1,
         group=_DATA,
     )

@@ -24,6 +24,8 @@ from retinoscope.core.folders import claim_alone, read_mark, writing
 from retinoscope.core.history import KIND, LOG, MARK, SCHEMA
 from retinoscope.train.recipe import Recipe, differences
 
+_WORDS = ("balanced", "choice")
+
 
 class TrainingFolder:
     """The files of a training; one process at a time has it."""
@@ -62,7 +64,8 @@ class TrainingFolder:
             self.write(MARK, text + "\n")
             return []
         for what in ("data", "model", "teacher"):
-            if lines := differences({what: before.get(what)}, {what: facts[what]}):
+            then, now = (_compared({what: one.get(what)}) for one in (before, facts))
+            if lines := differences(then, now):
                 raise RunFolderError(
                     f"The {what} is no longer that which {str(self.path)!r} was begun with: "
                     f"{'; '.join(lines)}. Bring the old one back, or use another folder with --out."
@@ -108,3 +111,12 @@ class TrainingFolder:
     def close(self) -> None:
         """Let other processes in."""
         self._lock.close()
+
+
+def _compared(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Facts without those that only put others in words, which an older version had otherwise."""
+    return {
+        key: _compared(value) if isinstance(value, Mapping) else value
+        for key, value in facts.items()
+        if key not in _WORDS
+    }
