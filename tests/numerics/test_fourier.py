@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from retinoscope.numerics.fourier import frequencies, log_amplitudes
+from retinoscope.numerics.fourier import frequencies, log_amplitudes, mirror_correction
 
 
 def relative(maps: torch.Tensor, direction="diagonal") -> torch.Tensor:
@@ -58,6 +58,31 @@ def test_white_noise_is_flat(direction):
     # 4096 maps, deviation of log|F| is π/√24 ≈ 0.64: a standard error of 0.01.
     assert (inner - level).abs().max() < 0.05
     assert found[0].item() == pytest.approx(level - math.log(2) / 2, abs=0.06)
+
+
+@pytest.mark.parametrize("direction", ["diagonal", "radial"])
+@pytest.mark.parametrize("size", [(1, 1), (2, 2), (2, 3), (4, 6), (6, 4), (5, 8), (8, 5), (7, 7)])
+def test_the_correction_is_the_share_of_bins_that_are_real(size, direction):
+    """By the spectrum of noise itself: where its imaginary part is 0, whatever the map."""
+    height, width = size
+    x = torch.randn(1, 1, height, width, dtype=torch.float64, generator=seeded(3))
+    real = (torch.fft.fft2(x)[0, 0].imag.abs() < 1e-9).double()
+    expected = torch.zeros(len(frequencies(height, width)), dtype=torch.float64)
+    if direction == "diagonal":
+        short, long = sorted(size)
+        real = real if height <= width else real.T
+        for order in range(1, len(expected)):
+            low, share = divmod(order * long / short, 1)
+            high = min(int(low) + 1, long - 1)
+            expected[order] = real[order, int(low)] * (1 - share) + real[order, high] * share
+    else:
+        side = min(size)
+        rows, columns = (np.fft.fftfreq(n) * side for n in size)
+        radius = np.floor(np.hypot(rows[:, None], columns) + 0.5 + 1e-9)
+        for order in range(1, len(expected)):
+            expected[order] = real[torch.from_numpy(radius == order)].mean()
+    found = mirror_correction(height, width, direction)
+    np.testing.assert_allclose(found, expected.numpy() * math.log(2) / 2, atol=1e-12)
 
 
 @pytest.mark.parametrize("side", [1, 2, 7, 8, 14])

@@ -1,4 +1,5 @@
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -6,6 +7,9 @@ import torch
 from torch import nn
 
 import retinoscope
+from retinoscope.core.anatomy import Anatomy
+from retinoscope.core.sight import Group, Sight
+from retinoscope.core.unit import Grid, Kind, Unit
 from retinoscope.probes.fourier import Fourier
 from retinoscope.run.subject import load_subject
 
@@ -110,6 +114,65 @@ def test_rings_and_rectangles(subject_of):
         assert len(found.units) == 9
         assert np.isfinite(found.high).all()
         assert (found.log_amplitude[:, 0] == 0).all()
+
+
+def curve_of_noise(probe: Fourier, size: tuple[int, int], count: int):
+    """White noise as the maps of one unit, through the probe from the first step to the last."""
+    unit = Unit("noise", Kind.CONV, 1, 0, False, False, Grid("NCHW", *size), 1, 0, 0)
+    anatomy, images = Anatomy("noise", (unit,)), 20
+    generator, partials = torch.Generator().manual_seed(sum(size)), []
+    channels = -(-count // (5 * images))
+    for _ in range(5):
+        maps = torch.randn(images, channels, *size, generator=generator)
+        state = SimpleNamespace(unit=unit, maps=maps)
+        rows = probe.watch(Sight((state,), tuple(range(images)))).double().numpy()
+        partials.append(probe.gather(Group(anatomy, {"noise": rows}, tuple(range(images)))))
+    return probe.combine(anatomy, partials)
+
+
+@pytest.mark.parametrize("direction", ["diagonal", "radial"])
+@pytest.mark.parametrize(
+    ("size", "count"),
+    [
+        ((7, 7), 200_000), ((8, 8), 200_000), ((14, 14), 100_000), ((31, 31), 20_000),
+        ((56, 56), 20_000), ((6, 8), 200_000), ((8, 12), 100_000), ((7, 8), 200_000),
+    ],
+)  # fmt: skip
+def test_white_noise_is_flat_above_frequency_0(size, count, direction):
+    """Within four standard errors at every frequency, and within 0.01 at π.
+
+    At π a single real bin decides: its logarithm deviates by π/√8 ≈ 1.1 from map to map, so that
+    200,000 maps have a standard error of 0.0025, and 20,000 one of 0.008.
+    """
+    found = curve_of_noise(Fourier(direction=direction), size, count)
+    curve, error = found.log_amplitude[0][1:], found.log_amplitude_error[0][1:]
+    off = curve - curve[:-1].mean()
+    assert (np.abs(off) < 4 * error).all()
+    assert (error < 0.02).all()
+    assert abs(off[-1]) < 0.01
+    # Frequency 0 is a real bin that is left alone: noise lies ½ ln 2 above it.
+    assert np.abs(curve - math.log(2) / 2).max() < 0.04
+
+
+def test_the_papers_curve_kinks_at_pi_on_even_maps_alone():
+    for side, kink in ((8, -math.log(2) / 2), (7, 0.0)):
+        curve = curve_of_noise(Fourier(mirror="paper"), (side, side), 100_000).log_amplitude[0]
+        assert curve[-1] - curve[1:-1].mean() == pytest.approx(kink, abs=0.02)
+
+
+@pytest.mark.parametrize("direction", ["diagonal", "radial"])
+def test_steps_between_maps_of_equal_size_are_those_of_the_paper(direction, subject_of):
+    subject = subject_of("resnet18", images=3, size=(56, 56), precision="float64")
+    ours, papers = (
+        retinoscope.measure(Fourier(direction=direction, mirror=mirror), subject)
+        for mirror in ("corrected", "paper")
+    )
+    equal = [i for i, subsamples in enumerate(ours.subsamples) if i and not subsamples]
+    np.testing.assert_allclose(ours.step[equal], papers.step[equal], atol=1e-12)
+    np.testing.assert_allclose(ours.high_step[equal], papers.high_step[equal], atol=1e-12)
+    # From a side of 7 to one of 4: what was parity is gone.
+    odd = next(i for i, r in enumerate(ours.frequency) if i and np.isfinite(r).sum() == 3)
+    assert ours.high_step[odd] > papers.high_step[odd] + 0.05
 
 
 def test_scaling_all_maps_changes_nothing(blurring):

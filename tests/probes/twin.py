@@ -102,6 +102,7 @@ def measure(
         for place, maps in enumerate(seen):
             log = (torch.fft.fft2(maps).abs() + 1e-6).log().mean((0, 1))
             half = log.diagonal()[: maps.shape[-1] // 2 + 1].double()
+            half[-1] += 0.5 * math.log(2) * (maps.shape[-1] % 2 == 0)  # real at π, not complex
             curves[place].append(half - half[0])
             variances[place].append(maps.flatten(2).var(-1).mean().double())
     for hook in hooks:

@@ -2,6 +2,21 @@
 
 A map of H × W positions has amplitudes at the frequencies 2πk/H rad/px; on a square map, the
 diagonal holds those with the same frequency along rows and columns.
+
+**Bins that are their own mirror image.** A real map x has a spectrum with F(−ω) = conj F(ω), where
+frequencies count modulo 2π. A bin with ω = −ω, both of whose frequencies are 0 or π, is therefore
+real; all others are complex. Let F be a bin of Gaussian noise with power E|F|² = σ². Where it is
+complex, |F|² = σ²·t with t exponential of mean 1, and E ln t = −γ (Euler's constant). Where it is
+real, |F|² = σ²·u with u chi-squared of one degree of freedom, and E ln u = −γ − ln 2. So
+
+    E ln|F| = (ln σ² − γ) / 2          of a complex bin,
+    E ln|F| = (ln σ² − γ − ln 2) / 2   of a real one:
+
+at equal power, the mean log amplitude of a real bin lies ½ ln 2 ≈ 0.35 lower. The diagonal of a
+square map has one real bin above 0, at π, if its side is even, and none if it is odd: without
+:func:`mirror_correction` the curve of an even map kinks at π, and part of the step to an odd map is
+parity. The correction is a constant per frequency and size, so it leaves every difference between
+maps of equal size as it is.
 """
 
 from __future__ import annotations
@@ -41,6 +56,35 @@ def log_amplitudes(maps: Tensor, direction: Direction = "diagonal") -> Tensor:
     if direction == "radial":
         return _radial(maps)
     return _square_diagonal(maps) if height == width else _diagonal(maps)
+
+
+def mirror_correction(height: int, width: int, direction: Direction = "diagonal") -> np.ndarray:
+    """What to add to :func:`log_amplitudes` so that white noise is flat above frequency 0: (K,).
+
+    ½ ln 2 times the share of real bins in what each frequency was averaged or interpolated from.
+    Frequency 0 is left alone: there the bin is a map's mean, which is no noise around 0 for a real
+    feature map, so that no constant is right for it; and every size has it, so it cancels between
+    sizes either way.
+
+    Example:
+        >>> mirror_correction(4, 4).round(3).tolist(), mirror_correction(5, 5).tolist()
+        ([0.0, 0.0, 0.347], [0.0, 0.0, 0.0])
+    """
+    if direction == "radial":
+        ring, count = (tensor.numpy() for tensor in _rings(height, width, torch.device("cpu")))
+        real = np.outer(_own_mirror(height), _own_mirror(width)).ravel()
+        share = np.bincount(ring[real], minlength=len(count) + 1)[: len(count)] / count
+    else:
+        # Of the diagonal's bins above 0 only (π, π) is real: others have a frequency between.
+        share = np.zeros(min(height, width) // 2 + 1)
+        share[-1] = height % 2 == width % 2 == 0
+    share[0] = 0
+    return share * math.log(2) / 2
+
+
+def _own_mirror(side: int) -> np.ndarray:
+    """Which frequencies of a side are 0 or π."""
+    return 2 * np.arange(side) % side == 0
 
 
 def _square_diagonal(maps: Tensor) -> Tensor:

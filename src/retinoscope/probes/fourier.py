@@ -32,7 +32,8 @@ class FourierResult(Result):
     Units have as many frequencies as their maps allow; the rest of a row is NaN. A step is a unit's
     curve less that of its input, at the same frequency in radians per pixel of each map (NaN where
     the input's does not reach it); ``high_step`` is between the highest frequencies of both. Below
-    0 the unit is a low-pass filter. Errors are standard errors over images.
+    0 the unit is a low-pass filter. Errors are standard errors over images. Bins that are their own
+    mirror image are corrected unless ``mirror`` is ``paper``.
     """
 
     probe: ClassVar[str] = "fourier"
@@ -68,12 +69,14 @@ class Fourier:
     """Relative log amplitude of feature maps after every unit."""
 
     result: ClassVar[type[Result]] = FourierResult
-    schema: ClassVar[int] = 1
+    schema: ClassVar[int] = 2
     question: ClassVar[str] = "Which units pass high frequencies on, and which smooth them away?"
     reading: ClassVar[str] = (
         "Curves that fall steeply belong to smooth maps. A unit whose point lies lower than the "
         "one before it has removed high frequencies: it is a low-pass filter. Park & Kim (2022) "
-        "find that attention lowers the curve and that convolutions and MLPs raise it."
+        "find that attention lowers the curve and that convolutions and MLPs raise it. White noise "
+        "is flat above frequency 0 on maps of any size. The paper's curves (mirror=paper) lie "
+        "½ ln 2 lower at π on even maps, and are the same elsewhere."
     )
 
     direction: Literal["diagonal", "radial"] = setting(
@@ -91,6 +94,13 @@ class Fourier:
         "frequency of even maps and calls the next one π.",
     )
 
+    mirror: Literal["corrected", "paper"] = setting(
+        "corrected",
+        "On even maps the bin at π is its own mirror image, so it is a real number, whose mean log "
+        "amplitude is ½ ln 2 lower than that of a complex one of equal power. Add that to it, or "
+        "leave it as it is in the paper. Steps between maps of equal size are the same either way.",
+    )
+
     def __post_init__(self) -> None:
         check(self, "fourier")
 
@@ -101,9 +111,12 @@ class Fourier:
 
     def watch(self, sight: Sight) -> Tensor:
         """Each image's curve (N, K), less its value at frequency 0."""
-        from retinoscope.numerics.fourier import log_amplitudes
+        from retinoscope.numerics.fourier import log_amplitudes, mirror_correction
 
         log = log_amplitudes(sight.maps, self.direction)
+        if self.mirror == "corrected":
+            height, width = sight.maps.shape[-2:]
+            log += log.new_tensor(mirror_correction(height, width, self.direction))
         return log - log[:, :1]
 
     def gather(self, group: Group) -> Partial:
@@ -202,6 +215,6 @@ def _highest(curves: np.ndarray) -> np.ndarray:
 
 
 def _top(curves: np.ndarray) -> int:
-    """The last place at which any of the curves (…, K) is a number."""
+    """The last index at which any of the curves (…, K) is a number."""
     known = np.flatnonzero(np.isfinite(np.atleast_2d(curves)).any(0))
     return int(known[-1]) if known.size else 0
