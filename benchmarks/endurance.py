@@ -32,7 +32,7 @@ MODEL = "resnet20_cifar"
 EXAMINE = (
     "examine", MODEL, "--untrained", "--images", "2048", "--batch", "64",
     "--probe", "fourier", "--probe", "variance", "--probe", "hessian:batches=6,k=2",
-    "--probe", "landscape:points=5,at_most=32",
+    "--probe", "landscape:points=5,max_images=32",
 )  # fmt: skip
 
 

@@ -51,7 +51,7 @@ def main() -> None:
     """Print the ratios; exit with 1 where answers disagree."""
     arguments = asked(__doc__, pairs=3, points=11, images=200)
     subject = warmed(NETWORK)
-    probe = Landscape(points=arguments.points, images="clean", at_most=arguments.images)
+    probe = Landscape(points=arguments.points, images="clean", max_images=arguments.images)
     batches = list(probe._batches(subject))
     agree(probe, subject, batches)
     compare(probe, subject, batches, arguments.pairs)

@@ -67,7 +67,7 @@ def test_a_failure_among_several_is_told_by_the_exit_code(tmp_path):
         ),
         (
             ["examine", TINY, "--landscape-towards", "a,b.pth"],
-            "--probe 'landscape:towards=[a,b.pth]'",
+            "--probe 'landscape:target=[a,b.pth]'",
         ),
         (["examine", TINY, "--images", "some"], "--images is a number from 1 on, or all"),
         (["examine", TINY, "--mean", "grey"], "--mean is a number or one per channel"),

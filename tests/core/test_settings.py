@@ -14,6 +14,7 @@ from retinoscope.core.settings import (
     setting,
     written,
 )
+from retinoscope.probes import parse_probe
 from retinoscope.probes.variance import Variance
 
 
@@ -108,9 +109,25 @@ def test_numbers_of_numpy_and_paths_are_taken_as_ours():
     from retinoscope.probes.landscape import Landscape
     from retinoscope.run.specification import SubjectSpecification
 
-    assert type(Landscape(reach=np.float64(0.5)).reach) is float
+    assert type(Landscape(radius=np.float64(0.5)).radius) is float
     assert type(Landscape(points=np.int64(5)).points) is int
     made = SubjectSpecification("resnet50", weights=Path("a.pth"), seed=np.int64(3))
     assert (made.weights, made.seed) == ("a.pth", 3)
     with pytest.raises(WrongSetting, match="points is a whole number"):
         Landscape(points=np.float64(5.0))
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("landscape:towards=b", "It is called target now: landscape:target=b"),
+        ("landscape:and_towards=b", "It is called second_target now"),
+        ("landscape:reach=0.5", "It is called radius now: landscape:radius=0.5"),
+        ("trajectory:at_most=9", "It is called max_images now: trajectory:max_images=9"),
+    ],
+)
+def test_a_renamed_setting_is_refused_with_its_new_name(text, says):
+    with pytest.raises(WrongSetting, match=f"has no setting .*{says}"):
+        parse_probe(text)
+    with pytest.raises(WrongSetting, match=r"no setting 'reach'\. It has"):
+        parse_probe("variance:reach=1")  # which never had one

@@ -33,7 +33,7 @@ def batches(probe, subject):
 
 
 def test_every_point_equals_a_twin_that_loads_weights(tiny):
-    probe = Landscape(points=3, at_most=20)
+    probe = Landscape(points=3, max_images=20)
     found = measure(probe, tiny)
     own = {n: t.clone() for n, t in tiny.backbone.state_dict().items()}
     moved = movable(tiny)
@@ -62,7 +62,7 @@ def test_every_point_equals_a_twin_that_loads_weights(tiny):
 
 def test_the_middle_is_the_untouched_model_and_all_comes_back(tiny):
     before = {n: t.clone() for n, t in tiny.backbone.state_dict().items()}
-    probe = Landscape(points=5, at_most=16)
+    probe = Landscape(points=5, max_images=16)
     found = measure(probe, tiny)
     untouched = scored(tiny, batches(probe, tiny))
     assert found.nll[2, 2] == found.centre_nll == untouched.nll
@@ -85,7 +85,7 @@ def test_weights_come_back_after_an_error(tiny, monkeypatch):
 
     monkeypatch.setattr(scores, "scored", failing)
     with pytest.raises(KeyboardInterrupt):
-        measure(Landscape(points=3, at_most=8), tiny)
+        measure(Landscape(points=3, max_images=8), tiny)
     after = tiny.backbone.state_dict()
     assert all(torch.equal(before[name], after[name]) for name in before)
 
@@ -104,13 +104,13 @@ def test_turning_directions_and_place_round_changes_nothing(tiny, x, y, seed, sc
         turned = [{n: sign * t for n, t in way.items()} for way in (d, e)]
         with Moving(tiny.backbone.state_dict(), turned) as moving:
             moving.to(sign * x, sign * y)
-            losses.append(scored(tiny, batches(Landscape(at_most=4), tiny)).nll)
+            losses.append(scored(tiny, batches(Landscape(max_images=4), tiny)).nll)
     assert losses[0] == losses[1] or all(map(math.isnan, losses))
 
 
 def test_a_line_is_the_middle_row_of_the_plane(tiny):
-    line = measure(Landscape(points=5, dimensions=1, at_most=16), tiny)
-    plane = measure(Landscape(points=5, at_most=16), tiny)
+    line = measure(Landscape(points=5, dimensions=1, max_images=16), tiny)
+    plane = measure(Landscape(points=5, max_images=16), tiny)
     assert line.nll.shape == (1, 5)
     np.testing.assert_array_equal(line.nll[0], plane.nll[2])
     np.testing.assert_allclose(line.l2[0], plane.l2[2], rtol=1e-12)
@@ -123,20 +123,20 @@ def test_the_way_to_another_ends_at_its_loss(tmp_path):
         load_subject(models[n], "cues", name=n, size=(16, 16), images=20, others=models)
         for n in ("a", "b")
     ]
-    probe = Landscape(points=3, dimensions=1, towards="b", images="clean")
+    probe = Landscape(points=3, dimensions=1, target="b", images="clean")
     way = measure(probe, both[0])
     other = measure(Landscape(points=3, dimensions=1, images="clean"), both[1])
     assert way.nll[0, 2] == pytest.approx(other.centre_nll, rel=1e-4)  # batch norm moves too
     assert way.directions == ("towards b",)
     assert way.kept == ()
-    plane = measure(Landscape(points=3, towards="b", images="clean"), both[0])
+    plane = measure(Landscape(points=3, target="b", images="clean"), both[0])
     assert plane.directions == ("towards b", "random direction 2")
     assert plane.nll[1, 2] == way.nll[0, 2]
     wider = nn.Sequential(nn.Flatten(), nn.Linear(768, 10)).eval()
     odd = load_subject(models["a"], "cues", name="a", size=(16, 16), images=20,
                        others={"c": wider})  # fmt: skip
     with pytest.raises(WeightsMismatch, match=r"no way from a to c: they are of other architec"):
-        measure(Landscape(points=3, dimensions=1, towards="c"), odd)
+        measure(Landscape(points=3, dimensions=1, target="c"), odd)
 
 
 class Tied(nn.Module):
@@ -159,7 +159,7 @@ def test_tied_weights_move_along_both_directions():
     subject = load_subject(
         models["a"], "cues", name="a", size=(8, 8), images=12, others=models, precision="float64"
     )
-    probe = Landscape(points=3, towards="b", images="clean")
+    probe = Landscape(points=3, target="b", images="clean")
     found = measure(probe, subject)
     own, other = (dict(models[n].double().named_parameters()) for n in ("a", "b"))
     weights = movable(subject)
@@ -182,7 +182,7 @@ def test_along_eigenvectors_the_loss_has_their_curvature():
     model = draw_at_order_one(build()).eval()
     subject = load_subject(model, "cues", name="tiny", size=(16, 16), images=20,
                            precision="float64")  # fmt: skip
-    probe = Landscape(points=3, reach=1e-5, directions="eigenvectors", images="clean")
+    probe = Landscape(points=3, radius=1e-5, directions="eigenvectors", images="clean")
     found = measure(probe, subject)
     for profile, name in zip(found.profiles, found.directions, strict=True):
         second = (profile[0] - 2 * profile[1] + profile[2]) / 1e-10
@@ -190,17 +190,17 @@ def test_along_eigenvectors_the_loss_has_their_curvature():
 
 
 def test_cells_that_are_not_finite_are_recorded_and_large_ones_do_not_overflow(tiny):
-    found = measure(Landscape(points=3, reach=1e18, scale="none", at_most=8), tiny)
+    found = measure(Landscape(points=3, radius=1e18, scale="none", max_images=8), tiny)
     assert found.not_finite == (~np.isfinite(found.nll)).sum() > 0
     assert np.isfinite(found.nll[1, 1])
-    large = measure(Landscape(points=3, reach=1e4, scale="none", at_most=8), tiny)
+    large = measure(Landscape(points=3, radius=1e4, scale="none", max_images=8), tiny)
     assert large.not_finite == 0
     assert large.nll.max() > 1e4  # a softmax first would have given infinity
 
 
 def test_the_papers_variants_are_options(tiny):
     plain, paper = (
-        measure(Landscape(points=3, at_most=8, scale=s, l2=n), tiny)
+        measure(Landscape(points=3, max_images=8, scale=s, l2=n), tiny)
         for s, n in (("filter", "half_squares"), ("paper", "paper"))
     )
     norms = sum(t.double().norm().item() for t in tiny.backbone.parameters())
@@ -210,7 +210,7 @@ def test_the_papers_variants_are_options(tiny):
 
 
 def test_lost_rows_are_done_again_and_nothing_else(tmp_path):
-    probe, subject = Landscape(points=3, at_most=8), load_subject(TINY, "cues", images=10)
+    probe, subject = Landscape(points=3, max_images=8), load_subject(TINY, "cues", images=10)
     whole = Run(tmp_path).measure(probe, subject)
     pieces = sorted(tmp_path.rglob("*.piece"))
     assert [p.stem for p in pieces] == ["prepared", "row-0000", "row-0001", "row-0002"]
@@ -226,10 +226,10 @@ def test_bad_input_is_told_in_words(tiny):
     for asked, said in (
         ({"points": 4}, "points is odd"),
         ({"dimensions": 3}, "dimensions is from 1 to 2"),
-        ({"reach": 0.0}, "reach is above 0"),
+        ({"radius": 0.0}, "radius is above 0"),
         ({"weight_decay": -0.1}, "weight_decay is 0 or more"),
-        ({"and_towards": "x"}, "and_towards wants towards"),
-        ({"towards": "x", "directions": "eigenvectors"}, "not asked for together"),
+        ({"second_target": "x"}, "second_target needs target"),
+        ({"target": "x", "directions": "eigenvectors"}, "exclude each other"),
     ):
         with pytest.raises(ValueError, match=said):
             Landscape(**asked)

@@ -74,7 +74,7 @@ def moved(path, tmp_path, subject):
         state["block.1.running_mean"] += 100 * i  # no parameter: it moves nothing
         states[f"{i}"] = state
     made = write(tmp_path / "path", states)
-    return answer(Trajectory(str(made), "test", at_most=2), subject)
+    return answer(Trajectory(str(made), "test", max_images=2), subject)
 
 
 def test_a_straight_line(tmp_path, subject):
@@ -112,7 +112,7 @@ def test_two_snapshots_have_no_turning_and_one_twice_no_direction(tmp_path, subj
 
 @pytest.mark.parametrize("images", ["augmented", "clean", "test"])
 def test_losses_are_those_of_a_fresh_model_with_the_file(folder, subject, images):
-    probe = Trajectory(images=images, at_most=17)
+    probe = Trajectory(images=images, max_images=17)
     found, split = answer(probe, subject), subject.split(probe.needs)
     assert found.snapshots == NAMES
     assert found.images == 17
@@ -139,7 +139,7 @@ def test_losses_are_those_of_a_fresh_model_with_the_file(folder, subject, images
 
 
 def test_the_path_is_that_of_the_parameters_as_vectors(folder, subject):
-    found = answer(Trajectory(at_most=1), subject)
+    found = answer(Trajectory(max_images=1), subject)
     names = [name for name, _ in subject.backbone.named_parameters()]
     states = [load_file(folder / "snapshots" / f"{name}.safetensors") for name in NAMES]
     points = np.stack([np.concatenate([s[n].double().numpy().ravel() for n in names])
@@ -159,7 +159,7 @@ def test_the_path_is_that_of_the_parameters_as_vectors(folder, subject):
 
 
 def test_partials_in_any_order(subject):
-    probe = Trajectory(at_most=5)
+    probe = Trajectory(max_images=5)
     partials = parts(probe, subject)
     forth = probe.combine(subject.anatomy, partials)
     assert forth == probe.combine(subject.anatomy, partials[::-1])
@@ -168,7 +168,7 @@ def test_partials_in_any_order(subject):
 
 def test_a_run_keeps_the_subject_as_it_was_and_finds_its_answer_again(tmp_path, subject):
     """A weight decay of its own; all images; the run itself refuses weights that have changed."""
-    probe = Trajectory(images="test", at_most=0, weight_decay=0.5)
+    probe = Trajectory(images="test", max_images=0, weight_decay=0.5)
     run = Run(tmp_path / "run")
     found = run.measure(probe, subject)
     assert found.images == 40
@@ -213,7 +213,7 @@ def test_a_subject_in_another_precision(folder):
         load_subject(TINY, "cues", weights=file, images=20, precision=precision)
         for precision in ("float32", "float64")
     )
-    found, double = (answer(Trajectory(images="test", at_most=9), s) for s in (one, two))
+    found, double = (answer(Trajectory(images="test", max_images=9), s) for s in (one, two))
     np.testing.assert_allclose(double.nll, found.nll, rtol=1e-4)  # single precision
     np.testing.assert_array_equal(double.first, found.first)
 
@@ -229,7 +229,7 @@ def test_without_a_training_it_is_not_applicable(tmp_path, folder):
         run.measure(Trajectory(), alone)
     with pytest.raises(NotApplicable, match=message):
         key_of(Trajectory(), alone)
-    assert run.measure(Trajectory(str(folder), at_most=1), alone).snapshots == NAMES
+    assert run.measure(Trajectory(str(folder), max_images=1), alone).snapshots == NAMES
     run.files.close()
 
 
@@ -264,7 +264,7 @@ def test_settings_that_make_no_sense():
         ({"images": "train"}, "images is one of augmented, clean, test"),
         ({"weight_decay": -1.0}, "weight_decay is 0 or more"),
         ({"weight_decay": float("nan")}, "weight_decay is a finite number"),
-        ({"at_most": -1}, "at_most is 0 or more"),
+        ({"max_images": -1}, "max_images is 0 or more"),
     ):
         with pytest.raises(ValueError, match=message):
             Trajectory(**given)

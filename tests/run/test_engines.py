@@ -53,7 +53,7 @@ def test_two_jobs_give_the_numbers_of_one(tiny, tmp_path):
     probes = (
         *PROBES,
         Hessian(k=2, batch=4, batches=3),
-        Landscape(points=3, at_most=8, directions="eigenvectors"),
+        Landscape(points=3, max_images=8, directions="eigenvectors"),
     )
     one = Run(tmp_path / "1").measure_all(probes, tiny())
     two = Run(tmp_path / "2", engine=InProcesses(2)).measure_all(probes, tiny())

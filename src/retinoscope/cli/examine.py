@@ -7,6 +7,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import fields
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,7 +17,7 @@ from typer.core import TyperCommand
 
 from retinoscope.cli.options import MODEL, with_fields
 from retinoscope.core.errors import WrongInput
-from retinoscope.core.settings import hint
+from retinoscope.core.settings import RENAMED, hint
 from retinoscope.core.specification import Specification
 from retinoscope.probes import get_probe, list_probes
 from retinoscope.recipes import parse_recipe
@@ -142,6 +143,9 @@ want with --probe as well.
     """
     old = {f"{name}-{one.name}".replace("_", "-"): (name, one.name)
            for name in list_probes() for one in fields(get_probe(name))}  # fmt: skip
+    for (name, key), (before, now) in product(tuple(old.values()), RENAMED.items()):
+        if key == now:
+            old[f"{name}-{before}".replace("_", "-")] = name, now
     asked: dict[str, dict[str, Any]] = {}
     flags = []
     for index, argument in enumerate(arguments):

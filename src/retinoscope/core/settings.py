@@ -21,6 +21,13 @@ from retinoscope.core.specification import Specification
 REQUIRED: Any = MISSING
 """The default of a setting that has none."""
 MAX_SEED = 2**32 - 1
+RENAMED = {
+    "towards": "target",
+    "and_towards": "second_target",
+    "reach": "radius",
+    "at_most": "max_images",
+}
+"""What settings were called in earlier versions, and what they are called now."""
 _WORDS = {int: "a whole number", float: "a number", bool: "True or False", str: "text"}
 _ROWS = {int: "whole numbers", float: "numbers", bool: "True or False", str: "texts"}
 
@@ -115,8 +122,10 @@ def make(kind: type[Any], given: Mapping[str, Any], called: str) -> Any:
     known = {one.name: one for one in fields(kind) if one.init}
     for name in given:
         if name not in known:
+            now = RENAMED.get(name)
+            hint = f"It is called {now} now: {called}:{now}={given[name]}. " if now in known else ""
             raise WrongSetting(
-                f"{called} has no setting {name!r}. {did_you_mean(name, list(known))}"
+                f"{called} has no setting {name!r}. {hint or did_you_mean(name, list(known))}"
                 f"It has: {', '.join(known) or 'none'}."
             )
     for name, one in known.items():

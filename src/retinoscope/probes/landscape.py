@@ -105,13 +105,15 @@ class Landscape:
     points: int = setting(
         11, "Points along each direction; odd, so that one lies at the weights.", at_least=3
     )
-    reach: float = setting(1.0, "Distance to either side, as a multiple of the direction.", above=0)
+    radius: float = setting(
+        1.0, "Distance to either side, as a multiple of the direction.", above=0
+    )
     dimensions: int = setting(2, "1 for a line, 2 for a plane.", at_least=1, at_most=2)
     directions: Literal["random", "eigenvectors"] = setting(
         "random", "Gaussian, or the eigenvectors of the Hessian with the largest eigenvalues."
     )
-    towards: str = setting("", "A model or a file of weights that the first direction leads to.")
-    and_towards: str = setting("", "Another one, for the second direction.")
+    target: str = setting("", "A model or a file of weights that the first direction leads to.")
+    second_target: str = setting("", "Another one, for the second direction.")
     scale: Literal["filter", "paper", "none"] = setting(
         "filter",
         "How random directions are scaled: to the norms of the filters, as in the paper's code, or "
@@ -121,7 +123,7 @@ class Landscape:
         "half_squares", "½ Σ ‖w‖², or Σ ‖w‖ over tensors as in the paper's code."
     )
     images: Images = setting("augmented", IMAGES)
-    at_most: int = setting(64, "Images that the loss is averaged over; 0 for all.", at_least=0)
+    max_images: int = setting(64, "Images that the loss is averaged over; 0 for all.", at_least=0)
     weight_decay: float | None = setting(
         None,
         "Weight of the ℓ₂ term. Default: the weight decay the model was trained with.",
@@ -136,23 +138,23 @@ class Landscape:
         refuse(
             "landscape",
             (f"points is odd; got {self.points}", self.points % 2 == 1),
-            ("and_towards wants towards and 2 dimensions",
-             not self.and_towards or bool(self.towards and self.dimensions == 2)),
-            ("eigenvectors and towards are not asked for together",
-             self.directions == "random" or not self.towards),
+            ("second_target needs target and dimensions=2",
+             not self.second_target or bool(self.target and self.dimensions == 2)),
+            ("directions=eigenvectors and target exclude each other",
+             self.directions == "random" or not self.target),
         )  # fmt: skip
 
     @property
     def needs(self) -> Needs:
         """Labelled images, and the models that directions lead to."""
-        others = tuple(name for name in (self.towards, self.and_towards) if name)
+        others = tuple(name for name in (self.target, self.second_target) if name)
         return replace(labelled_images(self.images), others=others)
 
     @property
     def places(self) -> np.ndarray:
         """The places along a direction; 0 is one of them."""
         half = self.points // 2
-        return np.arange(-half, half + 1) * (self.reach / half)
+        return np.arange(-half, half + 1) * (self.radius / half)
 
     def pieces(self, subject: Subject) -> Sequence[Piece]:
         """The rows of a plane, or the points of a line."""
@@ -267,7 +269,7 @@ class Landscape:
             given = context.prepared
             called = [f"eigenvector of λ = {value:.4g}" for value in given["eigenvalues"]]
             return shaped(subject, given["names"].tolist(), given["eigenvectors"]), called
-        names = [name for name in (self.towards, self.and_towards) if name]
+        names = [name for name in (self.target, self.second_target) if name]
         ways: list[Direction] = [towards(subject, context.another(name)) for name in names]
         called = [f"towards {name}" for name in names]
         weights = movable(subject)
@@ -282,7 +284,7 @@ class Landscape:
     def _images(self, subject: Subject) -> list[int]:
         from retinoscope.geometry.sample import shuffled
 
-        return shuffled(len(subject.split(self.needs)), self.seed, self.at_most)
+        return shuffled(len(subject.split(self.needs)), self.seed, self.max_images)
 
     def _batches(self, subject: Subject) -> Any:
         split = subject.split(self.needs)

@@ -119,7 +119,7 @@ class Trajectory:
         "Weight of the ℓ₂ term. Default: the weight decay the model was trained with.",
         at_least=0,
     )
-    at_most: int = setting(128, "Images that the loss is averaged over; 0 for all.", at_least=0)
+    max_images: int = setting(128, "Images that the loss is averaged over; 0 for all.", at_least=0)
     seed: int = setting(0, "Random seed for the choice of images.", at_least=0, at_most=MAX_SEED)
 
     def __post_init__(self) -> None:
@@ -169,7 +169,7 @@ class Trajectory:
 
         state = read_snapshot(snapshot)
         split = subject.split(self.needs)
-        places = shuffled(len(split), self.seed, self.at_most)
+        places = shuffled(len(split), self.seed, self.max_images)
         with exchanged(subject.backbone, state):
             batches = split.batches(places, subject.batch, subject.workers)
             found = scored(subject, batches, context.say)
