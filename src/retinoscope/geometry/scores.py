@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -13,6 +14,9 @@ from torch.nn.functional import cross_entropy
 from retinoscope.core.errors import NotApplicable
 from retinoscope.core.subject import Batch, Subject
 from retinoscope.models.memory import Parts, slices, went_in_parts
+
+_FIRST, _ENOUGH = 4, 0.5
+"""Images of the first trial for an estimate, and the seconds that a trial need not exceed."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,29 @@ def scored(
         return Scores(float("nan"), float("nan"), 0)
     with np.errstate(invalid="ignore"):  # +∞ and −∞ have no mean
         return Scores(float(nll.mean()), float(right.mean()), len(nll))
+
+
+def seconds_per_image(
+    subject: Subject, read: Callable[[int], Iterable[Batch]], images: int
+) -> float:
+    """The time that :func:`scored` takes for an image, by trials on few of them.
+
+    Args:
+        subject: What is scored.
+        read: Gives the batches of the first so many images.
+        images: How many there are.
+    """
+    count = min(_FIRST, images)
+    scored(subject, read(count))  # the first pass of a network is slower than all others
+    while count:
+        start = time.monotonic()
+        scored(subject, read(count))
+        seconds = time.monotonic() - start
+        larger = min(2 * count, images, subject.batch)
+        if seconds >= _ENOUGH or larger <= count:
+            return seconds / count
+        count = larger
+    return 0.0
 
 
 def _answers(

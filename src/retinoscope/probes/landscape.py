@@ -8,7 +8,6 @@ leads to another snapshot, or along the eigenvectors of the Hessian.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -164,16 +163,14 @@ class Landscape:
         return [Piece(f"{kind}-{i:04d}", {"place": i}) for i in range(self.points)]
 
     def seconds(self, subject: Subject, context: Context) -> float:
-        """By one batch."""
-        from retinoscope.geometry.scores import scored
+        """By trials on some images."""
+        from retinoscope.geometry.scores import seconds_per_image
 
-        places = self._images(subject)
-        batch = next(iter(self._batches(subject)))
-        scored(subject, [batch], context.say)
-        start = time.monotonic()
-        scored(subject, [batch], context.say)
-        each = (time.monotonic() - start) * len(places) / max(1, len(batch.images))
-        return each * (self.points if self.dimensions == 2 else 1)
+        split, indices = subject.split(self.needs), self._images(subject)
+        each = seconds_per_image(
+            subject, lambda n: split.batches(indices[:n], subject.batch), len(indices)
+        )
+        return each * len(indices) * (self.points if self.dimensions == 2 else 1)
 
     def measure(self, subject: Subject, piece: Piece, context: Context) -> Partial:
         """The loss along a row of places."""

@@ -140,6 +140,18 @@ class Trajectory:
             *(Piece(f"at-{i:04d}", {"place": i, "snapshot": n}) for i, n in enumerate(names)),
         ]
 
+    def seconds(self, subject: Subject, context: Context) -> float:
+        """By trials on some images; reading the weights of a snapshot is not counted."""
+        from retinoscope.geometry.sample import shuffled
+        from retinoscope.geometry.scores import seconds_per_image
+
+        split = subject.split(self.needs)
+        indices = shuffled(len(split), self.seed, self.max_images)
+        each = seconds_per_image(
+            subject, lambda n: split.batches(indices[:n], subject.batch), len(indices)
+        )
+        return each * len(indices)
+
     def measure(self, subject: Subject, piece: Piece, context: Context) -> Partial:
         """The inner products of all snapshots, or what the network does at one of them."""
         from retinoscope.models.snapshots import gram_matrix, snapshots_of
