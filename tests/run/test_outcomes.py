@@ -8,18 +8,22 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from rich.console import Console
 
 from retinoscope.core.errors import EmptyResult, NotApplicable, RetinoscopeError
 from retinoscope.core.probe import Needs, Piece
 from retinoscope.core.result import Result, answer, axes
 from retinoscope.models.checkpoint import state_hash
+from retinoscope.probes import parse_probe
 from retinoscope.probes.fourier import Fourier
 from retinoscope.probes.hessian import Hessian
 from retinoscope.probes.variance import Variance
 from retinoscope.run.estimate import estimate
 from retinoscope.run.progress import Reporter
 from retinoscope.run.run import Run
+from retinoscope.run.subject import load_subject
+from run.elsewhere import TINY
 
 
 def heard(folder, **options):
@@ -135,11 +139,6 @@ def test_pieces_of_one_name_are_counted_for_each_probe(tiny, tmp_path):
 
 
 def test_a_probe_of_the_loss_without_training_images_names_the_setting_that_works(tmp_path):
-    from PIL import Image
-
-    from retinoscope.run.subject import load_subject
-    from run.elsewhere import TINY
-
     for index in range(20):
         folder = tmp_path / "photos" / f"class{index % 10}"
         folder.mkdir(parents=True, exist_ok=True)
@@ -149,8 +148,6 @@ def test_a_probe_of_the_loss_without_training_images_names_the_setting_that_work
         Run(tmp_path / "run").measure(Hessian(batch=4, batches=1), subject)
     text = str(error.value)
     assert text.endswith("--probe hessian:batch=4,batches=1,images=test")
-    from retinoscope.probes import parse_probe
-
     found = Run(tmp_path / "run").measure(parse_probe(text.rpartition(" ")[2]), subject)
     assert np.isfinite(found.eigenvalues).all()
 
@@ -171,3 +168,20 @@ def test_the_estimate_of_a_shared_pass_grows_with_its_images_and_falls_with_work
     )
     Run(tmp_path / "20").measure(Variance(), tiny(images=20))
     assert Run(tmp_path / "20").plan([Variance()], tiny(images=20)).passes == []
+
+
+@pytest.mark.parametrize(
+    ("model", "probe", "says"),
+    [
+        ("micro_vit:num_classes=0", "hessian", r"needs labels; the network has no classifier: it"),
+        ("micro_vit:num_classes=0", "accuracy", r"no classifier: it answers with 48 features"),
+        ("micro_vit", "hessian", r"needs labels; these images have no labels. Put them into a"),
+        ("micro_vit", "trajectory", r"needs the snapshots of a training; the weights of micro_vit"),
+    ],
+)
+def test_the_deciding_reason_is_named(tmp_path, model, probe, says):
+    for index in range(4):
+        Image.new("RGB", (16, 16), (index, 9, 9)).save(tmp_path / f"{index}.png")
+    subject = load_subject(model, str(tmp_path), pretrained=False)
+    with pytest.raises(NotApplicable, match=says):
+        Run(tmp_path / "run").measure(parse_probe(probe), subject)

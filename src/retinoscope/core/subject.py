@@ -149,8 +149,7 @@ class Subject:
             seen = (describe_view(needs.view) or {"view": ""})["view"]
             raise NotApplicable(
                 f"needs the split {needs.split!r}{f' {seen}' * bool(seen)}; the data have: "
-                f"{existing}. Put images into a folder {needs.split}/ with a folder per class, or "
-                "ask for others where the probe lets you choose (--probe NAME:images=test)"
+                f"{existing}. Put images into a folder {needs.split}/ with a folder per class"
             )
         found = kept.viewed(needs.view)
         if not needs.labels:

@@ -7,8 +7,24 @@ from typing import Any
 
 from retinoscope.core.errors import NotApplicable
 from retinoscope.core.subject import Subject
+from retinoscope.models.snapshots import snapshots_of
 from retinoscope.probes import write_probe
 from retinoscope.run.work import Question
+
+
+def check_there(probe: Question, subject: Subject) -> None:
+    """Raise ``NotApplicable`` where a subject lacks what a probe needs.
+
+    The reason that decides comes first: without snapshots or a classifier, other images would not
+    help.
+    """
+    needs = probe.needs
+    if needs.snapshots is not None:
+        snapshots_of(subject, needs)
+    splits = subject.splits.values()
+    if needs.labels and splits and not any(split.labelled for split in splits):
+        raise NotApplicable(f"needs labels; {next(iter(splits)).unlabelled_because}")
+    subject.split(needs)
 
 
 def explained(reason: NotApplicable, probe: Question, subject: Subject) -> str:

@@ -31,7 +31,7 @@ from retinoscope.run.key import key_of, name_of, settings_of
 from retinoscope.run.piece import BadPiece, Finished, read_piece, write_piece
 from retinoscope.run.plan import Plan
 from retinoscope.run.progress import Reporter, watched
-from retinoscope.run.reasons import explained
+from retinoscope.run.reasons import check_there, explained
 from retinoscope.run.records import (
     Status,
     forget_unstarted,
@@ -186,7 +186,7 @@ class Run:
         return jobs
 
     def _job(self, probe: Question, subject: Subject, folder: Path) -> Job:
-        subject.split(probe.needs)  # says what is missing before anything else does
+        check_there(probe, subject)
         for name in probe.needs.others:
             _check_size(subject, subject.another(name))
         work = work_of(probe)

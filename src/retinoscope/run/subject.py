@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
@@ -23,7 +22,6 @@ from retinoscope.core.preprocessing import Preprocessing
 from retinoscope.core.specification import split_label
 from retinoscope.core.subject import Origin, Split, Subject
 from retinoscope.data.augment import Augmentation
-from retinoscope.data.classes import map_classes
 from retinoscope.data.load import load_data
 from retinoscope.data.source import Source, configured_root
 from retinoscope.data.split import ImageSplit
@@ -34,6 +32,7 @@ from retinoscope.models.device import find_device
 from retinoscope.models.load import LoadedModel, load_model
 from retinoscope.models.normalise import Normalise, PixelModel
 from retinoscope.models.preprocessing import from_timm
+from retinoscope.run.labels import has_classifier, model_classes
 from retinoscope.run.specification import Precision, SubjectSpecification
 from retinoscope.train.recipe import recorded_recipe
 
@@ -178,7 +177,10 @@ def _assemble(
     taken.anatomy = replace(taken.anatomy, weights=loaded.weights)
     outputs = taken.anatomy.units[-1].channels
     sources = load_data(data, specification.root, preprocessing.size)
-    splits = _splits(specification, sources, preprocessing, (channels, outputs), loaded.classes)
+    splits = _splits(
+        specification, sources, preprocessing, (channels, outputs), loaded.classes,
+        has_classifier(backbone, taken.anatomy),
+    )  # fmt: skip
     state = state_hash(backbone)
     plain = [
         specification.model,
@@ -241,11 +243,12 @@ def _splits(
     preprocessing: Preprocessing,
     shape: tuple[int, int],
     known: tuple[str, ...] | None,
+    classifier: bool,
 ) -> dict[str, Split]:
     channels, outputs = shape
     splits: dict[str, Split] = {}
     for name, source in sources.items():
-        classes, reason = _classes(source, outputs, known)
+        classes, reason = model_classes(source, outputs, known, classifier)
         places = balanced_subset(
             source.labels, len(source), specification.images, specification.seed
         )
@@ -260,21 +263,6 @@ def _splits(
             balanced=source.labels is not None and len(places) < len(source),
         )  # fmt: skip
     return splits
-
-
-def _classes(
-    source: Source, outputs: int, known: tuple[str, ...] | None
-) -> tuple[np.ndarray | None, str]:
-    """The model's class of each class of the source, or why there is none."""
-    if source.labels is None or source.classes is None:
-        return None, "these images have no labels"
-    classes = map_classes(source.classes, outputs, known)
-    if classes is None:
-        return None, (
-            f"the {len(source.classes)} classes of the data cannot be matched with the "
-            f"{outputs} answers of the model"
-        )
-    return classes, ""
 
 
 def _protocol(
