@@ -130,7 +130,7 @@ def test_files_whose_coverage_is_five_fields_are_read(old_form, read):
     assert found.skipped == (("head", "its state has no grid"),)
     assert found.images == 7
     assert found.findings() == [
-        "1 of 1 conv units lower the loss (median step −2)",
+        "1 of 1 conv units lower the loss (median step −2; 1 that subsamples is not counted)",
         "0 of 1 attention units lower the loss (median step +1)",
     ]
 

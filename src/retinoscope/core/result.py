@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal, Self, TypeVar, dataclass_transform
 
 import numpy as np
 
-from retinoscope.core.coverage import Coverage, by_kind
+from retinoscope.core.coverage import Claim, Coverage, by_kind
 from retinoscope.core.errors import UnreadableFile
 from retinoscope.core.files import write_atomically
 
@@ -27,6 +27,7 @@ def axes(
     x: str = "",
     error: str = "",
     changes: str = "",
+    claim: Claim | None = None,
     rows: str = "",
     marks: str = "",
     y: str = "",
@@ -53,6 +54,7 @@ def axes(
         x: Coordinates along the last axis: a field.
         error: Standard errors: a field.
         changes: For what each unit does to its input: to what, in words.
+        claim: What a paper finds about that; findings say where most units do the opposite.
         rows: Names along the first axis: a field; units have theirs. Captions of images.
         y: Coordinates along the first of two axes: a field. The array is a map.
         points: Names along the last axis: a field; units have theirs.
@@ -70,9 +72,10 @@ def axes(
     return field(
         metadata={
             "axes": names, "unit": unit, "title": title, "x": x, "error": error,
-            "changes": changes, "rows": rows, "marks": marks, "y": y, "points": points,
-            "figure": figure, "draw": draw, "colours": colours, "limits": limits,
-            "row_groups": row_groups, "column_groups": column_groups, "shade": shade,
+            "changes": changes, "claim": claim and asdict(claim), "rows": rows, "marks": marks,
+            "y": y, "points": points, "figure": figure, "draw": draw, "colours": colours,
+            "limits": limits, "row_groups": row_groups, "column_groups": column_groups,
+            "shade": shade,
         }
     )  # fmt: skip
 
@@ -123,7 +126,9 @@ class Result:
         """
         for name, described in self.described().items():
             if changed := described.metadata["changes"]:
-                return by_kind(self.kinds, self.subsamples, getattr(self, name), changed)
+                steps, claim = getattr(self, name), described.metadata.get("claim")
+                claim = Claim(**claim) if claim else None
+                return by_kind(self.kinds, self.subsamples, steps, changed, claim)
         return []
 
     def arrays(self) -> dict[str, np.ndarray]:

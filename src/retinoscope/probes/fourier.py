@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 
 from retinoscope.core.anatomy import Anatomy
-from retinoscope.core.coverage import covered, measured_in
+from retinoscope.core.coverage import Claim, covered, measured_in
 from retinoscope.core.probe import Needs, Partial
 from retinoscope.core.result import Result, answer, axes
 from retinoscope.core.settings import check, setting
@@ -55,6 +55,7 @@ class FourierResult(Result):
         "unit", unit="Δ log amplitude, output − input", error="high_step_error",
         title="What each unit does to the highest frequency: below 0 it is a low-pass filter",
         changes="the highest frequency",
+        claim=Claim("Park & Kim (2022)", lowers=("attention",), raises=("conv", "mlp")),
     )  # fmt: skip
     high_step_error: np.ndarray = axes("unit", unit="standard error", figure=False)
     step: np.ndarray = axes(

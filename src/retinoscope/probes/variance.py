@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from retinoscope.core.anatomy import Anatomy
-from retinoscope.core.coverage import covered, measured_in
+from retinoscope.core.coverage import Claim, covered, measured_in
 from retinoscope.core.probe import Needs, Partial
 from retinoscope.core.result import Result, answer, axes
 from retinoscope.core.sight import Group, Sight
@@ -38,6 +38,7 @@ class VarianceResult(Result):
     step: np.ndarray = axes(
         "unit", unit="variance, output − input", error="step_error",
         title="What each unit does to the variance: below 0 it averages", changes="the variance",
+        claim=Claim("Park & Kim (2022)", lowers=("attention",), raises=("conv", "mlp")),
     )  # fmt: skip
     step_error: np.ndarray = axes("unit", unit="standard error", figure=False)
 
