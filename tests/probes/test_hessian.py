@@ -1,8 +1,11 @@
 """Against the dense Hessian, closed forms and curvlinops; and what must not change anything."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import nn
 from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -75,6 +78,45 @@ def test_both_ends_are_those_of_the_dense_hessian(everything):
         ends = np.concatenate([expected[::-1][:4], expected[:4]])
         np.testing.assert_allclose(found.eigenvalues[number], ends, rtol=1e-8)
     assert found.unfinished == 0
+
+
+@pytest.mark.parametrize("images", ["augmented", "clean"])
+def test_an_eigenvalue_can_be_repeated_by_hand_from_the_result_alone(images, everything):
+    """The dense Hessian of the images whose indices are in the result."""
+    probe = Hessian(k=2, batch=7, batches=3, images=images, tolerance=1e-11, products=260)
+    found = measure(probe, everything)
+    split = everything.split(probe.needs)
+    assert found.image_index.shape == (3, 7)
+    assert len(set(found.image_index.ravel().tolist())) == 21
+    (batch,) = split.batches(found.image_index[1].tolist(), 7)
+    with torch.no_grad():
+        assert found.batch_nll[1] == pytest.approx(everything.batch_loss(batch).item(), rel=1e-9)
+    expected = np.linalg.eigvalsh(dense(everything, batch))
+    largest = expected[np.argsort(-np.abs(expected))[:2]]
+    np.testing.assert_allclose(found.eigenvalues[1], largest, rtol=1e-8)
+    assert found.nll == pytest.approx(found.batch_nll.mean())
+    # Names are those of the source: cues are called by split and index.
+    source = [f"cues/train/{place}" for place in split.places[found.image_index[1]]]
+    assert list(found.image_names[1]) == source
+
+
+def test_files_are_named_and_one_that_cannot_be_read_is_missing(tmp_path):
+    for number in range(8):
+        folder = tmp_path / "train" / str(number % 2)
+        folder.mkdir(parents=True, exist_ok=True)
+        pixels = np.random.default_rng(number).integers(0, 255, (16, 16, 3), np.uint8)
+        Image.fromarray(pixels).save(folder / f"{number}.png")
+    (tmp_path / "train" / "0" / "4.png").write_bytes(b"no image")
+    model = build().eval()
+    model.head = nn.Linear(8, 2)
+    subject = load_subject(model, str(tmp_path), name="two", size=(16, 16))
+    found = measure(Hessian(k=1, batch=4, batches=2, images="clean", products=3), subject)
+    assert sorted((found.image_index < 0).sum(1)) == [0, 1]
+    names = [name for row in found.image_names for name in row]
+    assert sorted(Path(name).name for name in names) == [f"{i}.png" for i in range(8) if i != 4]
+    indices = found.image_index[found.image_index >= 0].tolist()
+    split = subject.split(Hessian(images="clean").needs)
+    assert split.names(indices) == names
 
 
 def test_nep_and_ape_are_those_of_the_largest_magnitudes_or_not_known(everything):

@@ -34,6 +34,8 @@ def hessian(sharp=10.0, negative=0.2):
         unfinished=3, nep=negative, nep_interval=(negative / 2, 2 * negative), ape=sharp,
         ape_interval=(0.8 * sharp, 1.2 * sharp), trace=12.5 * sharp, trace_error=sharp,
         blocks=blocks, block_parameters=(1200, 600, 300, 9),
+        image_names=tuple(tuple(f"{b}/{i}.png" for i in range(8)) for b in range(8)),
+        image_index=np.arange(64).reshape(8, 8), batch_nll=np.full(8, 0.5),
         eigenvalues=np.full((8, 5), sharp), residuals=np.zeros((8, 5)),
         negative_at=below, negative=negative * np.exp(below) * (below > -sharp / 4.2),
         positive_at=above, positive=(1 - negative) * above * np.exp(-4 * above / sharp) / sharp,
@@ -203,7 +205,7 @@ def test_who_has_nothing_to_draw_is_named():
 
 def test_a_single_mini_batch_has_no_interval_in_words():
     said = " ".join(replace(hessian(), nep_interval=None, ape_interval=None).findings())
-    assert "(NEP) the positive ones" in said
+    assert "(NEP), at an NLL of 0.5 the positive ones" in said
     assert "(APE)" in said
     assert "unknown" not in said
 
@@ -212,11 +214,11 @@ def test_words_say_what_the_numbers_are():
     said = " ".join(hessian(10.0, 0.2).findings())
     for words in (
         "20 % of the eigenvalues of largest magnitude are negative",
-        "negative (NEP, 95 % interval 10 % to 40 %)",
-        "the positive ones are 10 on average (APE, 95 % interval 8 to 12)",
+        "negative (NEP, 95 % interval 10 % to 40 %), at an NLL of 0.5",
+        "the positive ones are 10 on average (APE, 95 % interval 8 to 12), at an NLL of 0.5",
         "found: 40 eigenvalues of 8 mini-batches, from ",
-        ", by 4,200 products",
-        "trace of the NLL's Hessian is 125 ± 10",
+        ", by 4,200 products of Hessian and vector, at an NLL of 0.5",
+        "trace of the NLL's Hessian is 125 ± 10 (standard error), at an NLL of 0.5",
         "weight decay 0.0001 is part of the loss",
         "1 tensor without a gradient took no part: pos_embed",
         "3 of the eigenvalues had not converged",
@@ -249,15 +251,18 @@ def test_words_of_landscapes_and_paths():
         "the plane holds 87.5 % of how the weights vary over 6 snapshots (75 % and 12.5 %)",
         "the path is 6 long, and 3 from its first point to its last (straightness 0.5",
         "its turns add up to 180°",
+        "it leads from an NLL of 2.4 to an NLL of 0.1",
     ):
         assert words in said
-    assert trajectory(1).findings() == ["the weights do not move over 1 snapshot"]
+    assert trajectory(1).findings() == ["the weights do not move over 1 snapshot, at an NLL of 2.4"]
 
 
 def test_the_page_tells_of_all_three():
     page = render(
         Collected([subject("one", hessian(), landscape(), trajectory()), subject("two", hessian())])
     )
+    assert page.count("At an NLL of 0.5.") == 6  # below each figure of curvature
+    assert page.count("At an NLL of 0.3.") == 3  # and of a landscape
     assert page.count('class="chart heat"') == page.count("<canvas") == 2
     assert page.count('class="chart bars"') == 4
     assert "Shaded: two standard errors over mini-batches." in page

@@ -35,7 +35,7 @@ class Batch:
     images: Tensor
     """(N, C, H, W) in [0, 1]; normalisation is the model's first step."""
     indices: tuple[int, ...]
-    """Their places in the split."""
+    """Their indices in the split."""
     labels: Tensor | None = None
     """(N,) in the model's own classes; None where there are none."""
     targets: Tensor | None = None
@@ -91,8 +91,12 @@ class Split(Protocol):
         """The same images, seen otherwise; ``NotApplicable`` where they cannot be."""
         ...
 
+    def names(self, indices: Sequence[int]) -> list[str]:
+        """What the images at these indices are called: files, or rows of a table."""
+        ...
+
     def batches(self, indices: Sequence[int], size: int, workers: int = 0) -> Iterator[Batch]:
-        """The images of these places, ``size`` at a time; the same for any number of workers."""
+        """The images at these indices, ``size`` at a time; the same for any number of workers."""
         ...
 
 

@@ -83,6 +83,16 @@ def weight_decay_words(decay: float) -> str:
     return f"weight decay {number(decay)} is part of the loss" if decay else "without weight decay"
 
 
+def nll_words(nll: float) -> str:
+    """A mean negative log-likelihood beside what was measured at the same weights.
+
+    Example:
+        >>> nll_words(2.3126)
+        'an NLL of 2.31'
+    """
+    return f"an NLL of {number(nll, 3)}"
+
+
 def listed(names: Sequence[str]) -> str:
     """The first names of a list, and how many more there are.
 

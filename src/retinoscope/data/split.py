@@ -181,8 +181,12 @@ class ImageSplit:
             )
         return replace(clean, augmentation=self.in_training)
 
+    def names(self, indices: Sequence[int]) -> list[str]:
+        """What the source calls the images at these indices: files, or rows of a table."""
+        return [_printable(self.source.name(int(self.places[index]))) for index in indices]
+
     def batches(self, indices: Sequence[int], size: int, workers: int = 0) -> Iterator[Batch]:
-        """The images of these places, ``size`` at a time; the same for any number of workers."""
+        """The images at these indices, ``size`` at a time; the same for any number of workers."""
         chunks = [indices[start : start + size] for start in range(0, len(indices), size)]
         loader = DataLoader(
             _Chunks(self, chunks), batch_size=None, num_workers=workers, collate_fn=None

@@ -46,18 +46,22 @@ class HessianResult(Result):
     Hessian, by Lanczos quadrature from ``nodes`` and their ``node_weights``. Blocks are the
     parts of the Hessian that belong to the parameters of a unit, a stage or a kind alone. Traces
     are without weight decay, which adds itself to each eigenvalue. Rows are filled up with NaN.
-    Intervals hold 95 % of bootstrap samples over mini-batches.
+    Intervals hold 95 % of bootstrap samples over mini-batches. To repeat a row by hand, read the
+    images ``image_index[b]`` of ``subject.split(probe.needs)``; rows are filled up with −1.
     """
 
     probe: ClassVar[str] = "hessian"
-    schema: ClassVar[int] = 1
+    schema: ClassVar[int] = 2
 
     images: int
     parameters: int
     left_out: tuple[str, ...]
     """Parameters that get no gradient."""
+    image_names: tuple[tuple[str, ...], ...]
+    """Of the images of each mini-batch, as the data call them: files, or rows of a table."""
     weight_decay: float
     nll: float
+    """Mean over the images of all mini-batches, without weight decay."""
     products: int
     """Hessian-vector products in all."""
     unfinished: int
@@ -72,8 +76,10 @@ class HessianResult(Result):
     trace_error: float | None
     blocks: tuple[str, ...]
     block_parameters: tuple[int, ...]
-    eigenvalues: np.ndarray = axes("mini-batch", "place", unit="λ", figure=False)
-    residuals: np.ndarray = axes("mini-batch", "place", unit="‖Hv − λv‖", figure=False)
+    image_index: np.ndarray = axes("mini-batch", "image", unit="index in the split", figure=False)
+    batch_nll: np.ndarray = axes("mini-batch", unit="NLL (nats)", figure=False)
+    eigenvalues: np.ndarray = axes("mini-batch", "index", unit="λ", figure=False)
+    residuals: np.ndarray = axes("mini-batch", "index", unit="‖Hv − λv‖", figure=False)
     negative_at: np.ndarray = axes("eigenvalue", unit="λ", figure=False)
     negative: np.ndarray = axes(
         "eigenvalue", unit="density", x="negative_at",
@@ -96,7 +102,7 @@ class HessianResult(Result):
         title="Curvature of the NLL in each unit's own parameters, by depth",
     )  # fmt: skip
     unit_trace_error: np.ndarray = axes("unit", unit="standard error", figure=False)
-    block_eigenvalues: np.ndarray = axes("block", "mini-batch", "place", unit="λ", figure=False)
+    block_eigenvalues: np.ndarray = axes("block", "mini-batch", "index", unit="λ", figure=False)
     block_sharpness: np.ndarray = axes(
         "block", unit="largest |λ|, mean over mini-batches", rows="blocks",
         error="block_sharpness_error", title="Which part of the network is sharp",
@@ -118,8 +124,10 @@ class HessianResult(Result):
         said = [
             *self._signs(),
             f"found: {found} of {batches}, from {wording.number(least)} to {wording.number(most)}, "
-            f"by {wording.count(self.products, 'product')} of Hessian and vector",
-            f"the trace of the NLL's Hessian is {wording.number(self.trace)}{error}",
+            f"by {wording.count(self.products, 'product')} of Hessian and vector, at "
+            f"{wording.nll_words(self.nll)}",
+            f"the trace of the NLL's Hessian is {wording.number(self.trace)}{error}, at "
+            f"{wording.nll_words(self.nll)}",
             wording.weight_decay_words(self.weight_decay),
         ]
         if self.left_out:
@@ -139,11 +147,12 @@ class HessianResult(Result):
             return ["only one end of the spectrum was looked at, which gives neither NEP nor APE"]
         return [
             f"{wording.percent(self.nep)} of the eigenvalues of largest magnitude are negative (NEP"
-            f"{wording.interval(self.nep_interval, wording.percent)})",
+            f"{wording.interval(self.nep_interval, wording.percent)}), at "
+            f"{wording.nll_words(self.nll)}",
             "none of them is positive, so there is no mean of positive ones (APE)"
             if self.ape is None
             else f"the positive ones are {wording.number(self.ape)} on average (APE"
-            f"{wording.interval(self.ape_interval)})",
+            f"{wording.interval(self.ape_interval)}), at {wording.nll_words(self.nll)}",
         ]
 
 
@@ -152,7 +161,7 @@ class Hessian:
     """Eigenvalues of the Hessian on mini-batches, the density of the rest, and whose they are."""
 
     result: ClassVar[type[Result]] = HessianResult
-    schema: ClassVar[int] = 1
+    schema: ClassVar[int] = 2
     question: ClassVar[str] = (
         "Is the loss flat or sharp, convex or not, and which part makes it so?"
     )
@@ -271,6 +280,8 @@ class Hessian:
             "decay": np.array(search.shift),
             "nll": np.array(curvature.loss),
             "images": np.array(curvature.images),
+            "indices": np.array(batch.indices),
+            "names": np.array(subject.split(self.needs).names(batch.indices), dtype=np.str_),
             "parameters": np.array(curvature.learned.size),
             "left_out": np.array(curvature.learned.left_out, dtype=np.str_),
             "nodes": nodes,
@@ -286,8 +297,8 @@ class Hessian:
 
         split = subject.split(self.needs)
         order = shuffled(len(split), self.seed)
-        places = order[number * self.batch : (number + 1) * self.batch]
-        (batch,) = split.batches(places, self.batch, subject.workers)
+        indices = order[number * self.batch : (number + 1) * self.batch]
+        (batch,) = split.batches(indices, self.batch, subject.workers)
         if len(batch.images) < 2:
             raise RetinoscopeError(
                 f"Mini-batch {number} has {len(batch.images)} images that can be read; the first "
@@ -314,7 +325,7 @@ class Hessian:
         return row
 
     def _groups(self, units: Sequence[Unit]) -> dict[str, list[int]]:
-        """The places of the parameters of each block that is asked for."""
+        """The indices of the parameters of each block that is asked for."""
         from retinoscope.geometry.blocks import blocks
 
         return {} if self.blocks == "none" else blocks(units, self.blocks)
@@ -374,6 +385,9 @@ class Hessian:
             parameters=int(partials[0]["parameters"]),
             left_out=tuple(partials[0]["left_out"].tolist()),
             weight_decay=decay,
+            image_names=tuple(tuple(p["names"].tolist()) for p in partials),
+            image_index=_rows([p["indices"] for p in partials]),
+            batch_nll=np.array([float(p["nll"]) for p in partials]),
             nll=float(np.average([float(p["nll"]) for p in partials], weights=images)),
             products=sum(int(p["products"]) + int(p["block_products"]) for p in partials),
             unfinished=sum(int(p["unfinished"]) + int(p["block_unfinished"]) for p in partials),
@@ -392,6 +406,14 @@ class Hessian:
             **mean_fields("block_sharpness", np.nanmax(np.abs(blocks), axis=2, initial=0).T),
             block_nep=np.where(known, negative_share(largest(blocks, self.k)), np.nan),
         )
+
+
+def _rows(indices: Sequence[np.ndarray]) -> np.ndarray:
+    """Rows of indices, filled up with −1."""
+    rows = np.full((len(indices), max(map(len, indices))), -1)
+    for row, own in zip(rows, indices, strict=True):
+        row[: len(own)] = own
+    return rows
 
 
 def _in_order(anatomy: Anatomy, names: Sequence[str], traces: np.ndarray) -> np.ndarray:

@@ -76,7 +76,8 @@ class TrajectoryResult(Result):
         """How much of the path the plane shows, and how straight it is."""
         snapshots = wording.count(len(self.snapshots), "snapshot")
         if self.explained is None:
-            return [f"the weights do not move over {snapshots}"]
+            at = f", at {wording.nll_words(float(self.nll[-1]))}" if len(self.nll) else ""
+            return [f"the weights do not move over {snapshots}{at}"]
         first, second = self.explained
         straight = "unknown" if self.straightness is None else wording.number(self.straightness)
         said = [
@@ -87,6 +88,9 @@ class TrajectoryResult(Result):
             f"{wording.number(self.distance)} from its first point to its last (straightness "
             f"{straight}, where 1 is a straight line)",
         ]
+        if len(self.nll):
+            start, end = wording.number(self.nll[0], 3), wording.nll_words(float(self.nll[-1]))
+            said.append(f"it leads from an NLL of {start} to {end}")
         if self.turning is not None:
             said.append(f"its turns add up to {wording.number(math.degrees(self.turning))}°")
         return [*said, wording.weight_decay_words(self.weight_decay)]

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from retinoscope.core.result import Result
+from retinoscope.core.wording import nll_words
 
 _LEARNED = ("tested on", "epochs", "recipe")
 """What only the protocol of a training has."""
@@ -46,7 +47,8 @@ def protocol_lines(protocol: Mapping[str, Any]) -> list[tuple[str, str]]:
 def protocol_in_brief(result: Result, errors: str) -> str:
     """One line for below a figure; ``errors`` says how it shows standard errors, if it does."""
     protocol = result.protocol
-    measured = result.values().get("images", protocol.get("images"))
+    values = result.values()
+    measured = values.get("images", protocol.get("images"))
     aside = len(protocol.get("set aside", ()))
     lost = f" ({aside} more could not be read)" if aside else ""
     augmented = _plain(protocol.get("augmentation")) or "not augmented"
@@ -55,12 +57,14 @@ def protocol_in_brief(result: Result, errors: str) -> str:
     if protocol.get("passes"):
         augmented += f", {protocol['passes']} passes"
     settings = _plain(protocol.get("settings")) or _recipe(protocol) or "no settings"
+    loss = next((values[key] for key in ("nll", "centre_nll") if values.get(key) is not None), None)
+    at = "" if loss is None else f" At {nll_words(loss)}."
     shown = f" {errors}: two standard errors over {_drawn(result)}." if errors else ""
     return (
         f"{measured} images{lost} of {protocol.get('data')} ({protocol.get('split')}), "
         f"{augmented}, {protocol.get('size')}, {protocol.get('precision')}, weight decay "
         f"{protocol.get('weight decay')}, batch {protocol.get('batch')}, seed "
-        f"{protocol.get('seed')}; {settings}.{shown}"
+        f"{protocol.get('seed')}; {settings}.{at}{shown}"
     )
 
 

@@ -116,6 +116,9 @@ class _Recorded:
     def viewed(self, view: View) -> _Recorded:
         return _Recorded(self.kept.viewed(view), self.aside)
 
+    def names(self, indices: Sequence[int]) -> list[str]:
+        return self.kept.names(indices)
+
     def batches(self, indices: Sequence[int], size: int, workers: int = 0) -> Iterator[Batch]:
         for batch in self.kept.batches(indices, size, workers):
             self.aside.extend(batch.set_aside)
