@@ -10,14 +10,20 @@ from torch import fx
 from torch._ops import OpOverload
 from torch.export import ExportedProgram
 
+from retinoscope.anatomy.graph.pairwise import split_einsums
+
 _KINDS = ("dropout", "feature_dropout", "alpha_dropout")
 _DROPOUTS = {f"aten::{name}{end}" for name in _KINDS for end in ("", "_")}
 
 
 def functional(program: ExportedProgram) -> ExportedProgram:
-    """The same program with every in-place operation exchanged for its functional twin."""
+    """The same program, in-place operations exchanged for their functional twins.
+
+    Einsums of many operands are taken apart into products of two.
+    """
     _inline_regions(program.graph_module)
     _drop_identities(program.graph)
+    split_einsums(program.graph, set(map(str, program.graph_signature.user_inputs)))
     if not _replace_in_place(program.graph):
         program = program.run_decompositions({})  # slower, and right where views are written to
         _drop_identities(program.graph)
