@@ -88,6 +88,70 @@ def test_own_file(own):
     assert loaded.model(torch.zeros(1, 3, 32, 32)).shape == (1, 3)
 
 
+ANY_SIZE = """
+import timm
+import torch
+from torch import nn
+
+def cifar(img_size=None):
+    layers = [nn.Conv2d(3, 4, 3, 1, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 10)]
+    return nn.Sequential(*layers)
+
+def grey():
+    return nn.Sequential(nn.Conv2d(1, 1, 5), nn.Flatten(), nn.Linear(576, 10))
+
+def declared(img_size=48):
+    return cifar()
+
+def configured():
+    return timm.create_model("test_resnet")
+
+def other_size():
+    return timm.create_model("vit_tiny_patch16_224", img_size=32, patch_size=4, depth=1)
+"""
+
+
+@pytest.fixture
+def any_size(tmp_path):
+    (tmp_path / "any.py").write_text(ANY_SIZE)
+    return f"{tmp_path / 'any.py'}:"
+
+
+def test_what_is_assumed_about_images_is_said(any_size):
+    loaded = load_model(f"{any_size}cifar")
+    assert loaded.image == (3, 32, 32)
+    assert loaded.preprocessing.size == (32, 32)
+    size, normalisation = loaded.assumed
+    assert size.startswith("size 32×32 (assumed: at 224 px its last map would be 224×224")
+    assert normalisation == "mean and std of ImageNet"
+    grey = load_model(f"{any_size}grey")
+    assert grey.image == (1, 28, 28)
+    assert grey.assumed[0].startswith("size 28×28 (read from the network")
+
+
+def test_what_is_known_is_not_assumed(any_size):
+    for name, side in (("cifar:img_size=40", 40), ("declared", 48)):
+        loaded = load_model(any_size + name)
+        assert loaded.image == (3, side, side)
+        assert loaded.assumed == ("mean and std of ImageNet",)
+    assert load_model(f"{any_size}configured").assumed == ()
+    assert load_model(f"{any_size}configured").image == (3, 160, 160)
+    # Its configuration says 224, which is not so: it was built for other images.
+    other = load_model(f"{any_size}other_size")
+    assert other.image == (3, 32, 32)
+    assert other.assumed[0].startswith("size 32×32 (read from the network")
+    assert load_model("test_vit", pretrained=False).assumed == ()
+    assert load_model("torchvision:resnet18", pretrained=False).assumed == ()
+
+
+def test_what_is_given_is_not_assumed(any_size):
+    given = load_model(f"{any_size}cifar", size=24, mean=0.5, std=(0.1, 0.2, 0.3))
+    assert given.image == (3, 24, 24)
+    assert (given.preprocessing.mean, given.preprocessing.std) == ((0.5,), (0.1, 0.2, 0.3))
+    assert given.assumed == ()
+    assert load_model(f"{any_size}cifar", size=24, mean=0.5).assumed == ("std of ImageNet",)
+
+
 def test_own_file_mistakes(own):
     with pytest.raises(UnknownModel, match=r"has no function 'buidl'. Did you mean 'build'"):
         load_model(f"{own}:buidl")

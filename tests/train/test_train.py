@@ -191,7 +191,7 @@ def test_a_torn_checkpoint_is_said_and_the_one_before_is_used(quick, tmp_path, h
     _, newest = sorted((tmp_path / "torn" / "checkpoints").iterdir())
     newest.write_bytes(newest.read_bytes()[:-100])
     train_model(recipe, tmp_path / "torn", listeners=[heard])
-    assert "is damaged" in heard.said[0]
+    assert any("is damaged" in said for said in heard.said)
     assert heard.started[0].done == 6
     assert contents(tmp_path / "torn") == contents(tmp_path / "alone")
 

@@ -19,7 +19,8 @@ _IMAGES = 256
 
 @with_fields(
     "subject", SubjectSpecification,
-    "data", "images", "root", "size", "pretrained", "weights", "allow_pickle", "seed", "batch",
+    "data", "images", "root", "size", "mean", "std", "pretrained", "weights",
+    "allow_pickle", "seed", "batch",
     panel="Options", shown={"images": str(_IMAGES)},
 )  # fmt: skip
 def advise(
@@ -72,6 +73,8 @@ def _repeated(subject: dict[str, Any]) -> list[str]:
     given = {
         "--weights": subject.get("weights"),
         "--size": height and (f"{height}" if height == width else f"{height}x{width}"),
+        "--mean": ",".join(map(str, subject.get("mean", ()))),
+        "--std": ",".join(map(str, subject.get("std", ()))),
         "--seed": subject.get("seed"),
     }
     untrained = ["--untrained"] if not subject.get("pretrained", True) else []

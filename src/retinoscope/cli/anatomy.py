@@ -55,7 +55,7 @@ def anatomy(
         for label, name in map(split_label, models):
             called = label or name
             progress.update(task, description=f"taking {called} apart")
-            made = anatomy_of(name, **model_settings)
+            made = anatomy_of(name, say=_say, **model_settings)
             progress.update(task, advance=1)
             if save:
                 write_atomically(saved_as(save, called, len(models)), made.to_json())
@@ -66,3 +66,7 @@ def anatomy(
 
         draw(found, picture)
         console.print(f"Picture written to {picture}", highlight=False)
+
+
+def _say(text: str) -> None:
+    Console(stderr=True).print(text, markup=False, highlight=False, soft_wrap=True)

@@ -18,7 +18,8 @@ _LISTED = 6
 
 
 @with_fields(
-    "model_settings", SubjectSpecification, "size", "pretrained", "weights", "seed", "allow_pickle",
+    "model_settings", SubjectSpecification, "size", "mean", "std", "pretrained", "weights", "seed",
+    "allow_pickle",
     panel="Options",
 )  # fmt: skip
 def build(
@@ -60,7 +61,7 @@ def build(
     console, reporter = Console(), Reporter(Console(stderr=True))
     reporter.begin(f"operating on {model}", 1)
     try:
-        made = build_model(model, apply, **model_settings)
+        made = build_model(model, apply, say=reporter.say, **model_settings)
     finally:
         reporter.end()
     _describe(console, made)

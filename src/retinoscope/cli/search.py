@@ -28,7 +28,10 @@ _EVERY = 10.0
 """Seconds between two lines about epochs."""
 
 
-@with_fields("changes", Recipe, "data", panel="Instead of the recipe's own", shown={"data": ""})
+@with_fields(
+    "changes", Recipe, "data", "size", "mean", "std",
+    panel="Instead of the recipe's own", shown={"data": ""},
+)  # fmt: skip
 @with_fields("machine", SubjectSpecification, "root", "workers", "device", panel="Options")
 def search(
     model: Annotated[

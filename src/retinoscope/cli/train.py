@@ -23,7 +23,7 @@ recipes"""
 
 
 @with_fields(
-    "changes", Recipe, "model", "data", "epochs", "batch", "seed",
+    "changes", Recipe, "model", "data", "epochs", "batch", "seed", "size", "mean", "std",
     panel="Instead of the recipe's own",
     shown=dict.fromkeys(("model", "data", "epochs", "batch", "seed"), ""),
 )  # fmt: skip

@@ -93,6 +93,23 @@ def nll_words(nll: float) -> str:
     return f"an NLL of {number(nll, 3)}"
 
 
+def assumed_words(model: str, assumed: Sequence[str]) -> str:
+    """One line on what was assumed about a model's images, and how to set it.
+
+    Example:
+        >>> assumed_words("net.py:build", ["size 32×32 (read from the network)"])
+        'net.py:build does not say how it wants its images. Taken: size 32×32 (read from the \
+network). To set it: --size (in Python size=…)'
+    """
+    names = [name for name in ("size", "mean", "std") if any(name in one for one in assumed)]
+    flags = ", ".join(f"--{name}" for name in names)
+    words = ", ".join(f"{name}=…" for name in names)
+    return (
+        f"{model} does not say how it wants its images. Taken: {'; '.join(assumed)}. To set it: "
+        f"{flags} (in Python {words})"
+    )
+
+
 def listed(names: Sequence[str]) -> str:
     """The first names of a list, and how many more there are.
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 from retinoscope.anatomy.dissect import dissect
 from retinoscope.core.anatomy import Anatomy
 from retinoscope.core.preprocessing import Size, image_size
+from retinoscope.core.wording import assumed_words
 from retinoscope.models.load import load_model
 
 
@@ -19,14 +21,24 @@ def anatomy_of(
     weights: Path | None = None,
     seed: int = 0,
     allow_pickle: bool = False,
+    say: Callable[[str], None] | None = None,
 ) -> Anatomy:
     """Build the model called ``name``, untrained unless ``weights`` are given, and take it apart.
 
     ``size`` is the image size, 224 or (height, width); without it, the model's own.
+    ``say`` is told where the size had to be assumed.
     """
     sides = None if size is None else image_size(size)
     loaded = load_model(
-        name, pretrained=False, weights=weights, seed=seed, allow_pickle=allow_pickle
+        name,
+        pretrained=False,
+        weights=weights,
+        seed=seed,
+        allow_pickle=allow_pickle,
+        size=sides,
     )
-    found = dissect(loaded.model, sides or loaded.image[1:], output=output, name=name)
+    # Normalisation is no part of an anatomy.
+    if say is not None and (assumed := [one for one in loaded.assumed if one.startswith("size")]):
+        say(assumed_words(name, assumed))
+    found = dissect(loaded.model, loaded.image[1:], output=output, name=name)
     return replace(found, weights=loaded.weights)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -15,6 +15,8 @@ from retinoscope.core.anatomy import Anatomy
 from retinoscope.core.errors import WrongInput
 from retinoscope.core.preprocessing import Size, image_size
 from retinoscope.core.surgery import Surgery
+from retinoscope.core.wording import assumed_words
+from retinoscope.models.assumed import Channels
 from retinoscope.models.built_file import Construction, write_built
 from retinoscope.models.load import LoadedModel, load_model
 from retinoscope.surgery import parse_surgery, write_surgery
@@ -57,6 +59,9 @@ def build_model(
     weights: Path | str | None = None,
     seed: int = 0,
     allow_pickle: bool = False,
+    mean: Channels | None = None,
+    std: Channels | None = None,
+    say: Callable[[str], None] | None = None,
 ) -> BuiltModel:
     """Load the model called ``name`` and operate on it; other arguments as for ``load_model``.
 
@@ -68,15 +73,20 @@ def build_model(
         weights: A file to take the weights from instead.
         seed: Of random weights, those that surgeries draw included.
         allow_pickle: Read ``.pth`` files that run code.
+        mean: Of the normalisation, kept in the file. Default: the model's own.
+        std: Likewise.
+        say: Is told where something had to be assumed about the images.
     """
     given = [surgeries] if isinstance(surgeries, str) else surgeries
     asked = None if size is None else image_size(size)
     chosen = [parse_surgery(s) if isinstance(s, str) else s for s in given]
     loaded = load_model(
-        name, pretrained=pretrained, weights=weights, seed=seed, allow_pickle=allow_pickle
-    )
-    made = loaded.construction
-    sides = asked or loaded.image[1:]
+        name, pretrained=pretrained, weights=weights, seed=seed, allow_pickle=allow_pickle,
+        size=asked, mean=mean, std=std,
+    )  # fmt: skip
+    if say is not None and loaded.assumed:
+        say(assumed_words(name, loaded.assumed))
+    made, sides = loaded.construction, loaded.image[1:]
     if made and sides != made.size:
         raise WrongInput(
             f"{name} was built for images of {made.size[0]}×{made.size[1]}, so it cannot be built "
@@ -100,6 +110,8 @@ def build_model(
             sides,
             loaded.weights,
             loaded.trained,
+            loaded.preprocessing.mean if mean is not None else made and made.mean,
+            loaded.preprocessing.std if std is not None else made and made.std,
         ),
         replace(anatomy, weights=loaded.weights),
         tuple(sorted(kept)),

@@ -38,11 +38,17 @@ class Construction:
     """Which weights the model had before."""
     trained: bool | None = None
     """Whether they had learned something."""
+    mean: tuple[float, ...] | None = None
+    """Normalisation of its images; None for that of the model by its name."""
+    std: tuple[float, ...] | None = None
 
 
 def write_built(path: Path, model: nn.Module, construction: Construction) -> None:
     """Write the model's weights with the way to build it, whole or not at all."""
     plain = {"schema": construction.schema} | asdict(construction)
+    for key in ("mean", "std"):  # what older versions do not know is written only where it is set
+        if plain[key] is None:
+            del plain[key]
     # Tensors that share memory are written once each: a key is then never missing.
     state = {key: value.detach().clone().contiguous() for key, value in model.state_dict().items()}
     write_atomically(path, save(state, {_ENTRY: json.dumps(plain, ensure_ascii=False)}))
@@ -70,6 +76,8 @@ def _construction(text: str, path: Path) -> Construction:
                 f"{Construction.schema}. Build it again with: retinoscope build"
             )
         height, width = plain.pop("size")
+        for key in plain.keys() & {"mean", "std"}:
+            plain[key] = tuple(map(float, plain[key]))
         return Construction(
             size=(int(height), int(width)), surgeries=tuple(plain.pop("surgeries")), **plain
         )

@@ -21,12 +21,14 @@ import torch
 from torch import nn
 
 from retinoscope.core.errors import UnknownModel, WeightsMismatch
-from retinoscope.core.preprocessing import Preprocessing
+from retinoscope.core.preprocessing import Preprocessing, Size
 from retinoscope.core.specification import Specification
+from retinoscope.models.assumed import Channels, settled
 from retinoscope.models.built_file import Construction, read_construction
 from retinoscope.models.checkpoint import load_weights
 from retinoscope.models.history import find_history
 from retinoscope.models.sources import (
+    SIZE,
     Builder,
     Built,
     build_from_file,
@@ -57,6 +59,8 @@ class LoadedModel:
     """How it was built, if it comes from such a file."""
     history: Path | None = None
     """The folder of the training that its weights come from, where it is at hand."""
+    assumed: tuple[str, ...] = ()
+    """What nobody has said about its images, and what was taken instead: size, mean and std."""
 
 
 def load_model(
@@ -66,6 +70,9 @@ def load_model(
     weights: Path | str | None = None,
     seed: int = 0,
     allow_pickle: bool = False,
+    size: Size | None = None,
+    mean: Channels | None = None,
+    std: Channels | None = None,
 ) -> LoadedModel:
     """Build the model called ``name`` and give it its weights.
 
@@ -75,6 +82,10 @@ def load_model(
         weights: A ``.safetensors`` or ``.pth`` file to take the weights from instead.
         seed: Of random weights. The global generator is left as it was.
         allow_pickle: Read ``.pth`` files that run code. Only for files whose maker you trust.
+        size: Image size: 224, or (height, width). Default: the model's own; where it has none, one
+            is found, and ``assumed`` says so.
+        mean: Of the normalisation, one number or one per channel. Default: the model's own.
+        std: Likewise.
     """
     specification = Specification.parse(name)
     source, build = _source(specification)
@@ -85,6 +96,7 @@ def load_model(
         if way is not None and build is not _build_from_weights:
             built = _operated(built, _checked(way, name, str(weights)))
     model = built.model.eval()
+    built, assumed = settled(built, size, mean, std)
     called, trained = built.weights or f"untrained, seed {seed}", built.trained
     if weights is not None:
         called = load_weights(model, Path(weights), allow_pickle)
@@ -101,6 +113,7 @@ def load_model(
         trained,
         built.construction,
         None if file is None else find_history(file),
+        assumed,
     )
 
 
@@ -158,10 +171,13 @@ def _checked(way: Construction, name: str, weights: str) -> Construction:
 def _operated(base: Built, way: Construction) -> Built:
     """The model after the surgeries of its construction, for the images that they were done for."""
     own = base.preprocessing
+    own = replace(own, mean=way.mean or own.mean, std=way.std or own.std)
+    unknown = () if way.mean and way.std else tuple(k for k in base.unknown if k != SIZE)
     return replace(
         base,
         model=operate(base.model.eval(), *way.surgeries, example=way.size, name=way.model),
         image=(base.image[0], *way.size),
         preprocessing=own if own.size == way.size else replace(own, size=way.size, crop_pct=1.0),
         construction=way,
+        unknown=unknown,
     )

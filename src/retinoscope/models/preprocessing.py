@@ -51,7 +51,7 @@ def from_torchvision(weights: Any, image: tuple[int, int, int]) -> Preprocessing
 
 def from_transformers(path: str, image: tuple[int, int, int]) -> Preprocessing:
     """The ``preprocessor_config.json`` beside a transformers model; ImageNet's values without."""
-    given = _processor(path)
+    given = processor(path)
     cut = given.get("crop_pct") or 1.0
     size, crop = given.get("size"), given.get("crop_size")
     if given.get("do_center_crop") and isinstance(size, Mapping) and isinstance(crop, Mapping):
@@ -69,7 +69,21 @@ def from_transformers(path: str, image: tuple[int, int, int]) -> Preprocessing:
     )
 
 
-def _processor(path: str) -> Mapping[str, Any]:
+def processed_size(path: str) -> tuple[int, int] | None:
+    """The image size that the preprocessing beside a transformers model ends in, if it says it."""
+    given = processor(path)
+    for key in ("crop_size", "size"):
+        found = given.get(key)
+        if isinstance(found, Mapping) and "height" in found and "width" in found:
+            return int(found["height"]), int(found["width"])
+        side = found.get("shortest_edge") if isinstance(found, Mapping) else found
+        if isinstance(side, int):
+            return side, side
+    return None
+
+
+def processor(path: str) -> Mapping[str, Any]:
+    """What ``preprocessor_config.json`` beside a transformers model says; empty without one."""
     folder = Path(path)
     file = (folder.parent if folder.suffix == ".json" else folder) / "preprocessor_config.json"
     if file.is_file():

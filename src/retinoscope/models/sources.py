@@ -13,11 +13,21 @@ from typing import Any
 
 from torch import nn
 
+from retinoscope.anatomy.example import image_channels
 from retinoscope.core.errors import UnknownModel, WeightsUnavailable, did_you_mean, first_line
-from retinoscope.core.preprocessing import Preprocessing
+from retinoscope.core.preprocessing import Preprocessing, Size, image_size
 from retinoscope.models.built_file import Construction
 from retinoscope.models.checkpoint import state_hash
-from retinoscope.models.preprocessing import from_timm, from_torchvision, from_transformers
+from retinoscope.models.preprocessing import (
+    from_timm,
+    from_torchvision,
+    from_transformers,
+    processed_size,
+    processor,
+)
+from retinoscope.models.sizing import takes
+
+SIZE, NORMALISATION = "size", "mean and std"
 
 
 @dataclass(frozen=True)
@@ -34,6 +44,8 @@ class Built:
     construction: Construction | None = None
     file: Path | None = None
     """Where the weights lie, if they come with the package."""
+    unknown: tuple[str, ...] = ()
+    """What the source does not say about images: ``SIZE``, ``NORMALISATION``."""
 
 
 Builder = Callable[[str, Mapping[str, Any], bool], Built]
@@ -95,7 +107,7 @@ def build_torchvision(name: str, options: Mapping[str, Any], pretrained: bool) -
         f"torchvision:{name}", lambda: models.get_model(name, weights=chosen, **options), pretrained
     )
     size = options.get("image_size") or _crop(default)
-    image = (3, size, size)
+    image = (3, size or 224, size or 224)
     used = f"torchvision {default}" if pretrained else None
     names = default.meta.get("categories") if default is not None else None
     asked = "num_classes" in options
@@ -106,13 +118,14 @@ def build_torchvision(name: str, options: Mapping[str, Any], pretrained: bool) -
         from_torchvision(default, image),
         tuple(names) if names and not asked else None,
         trained=pretrained,
+        unknown=(SIZE,) * (not size) + (NORMALISATION,) * (_crop(default) is None),
     )
 
 
-def _crop(weights: Any) -> int:
-    """The image size that a model's published preprocessing ends in."""
+def _crop(weights: Any) -> int | None:
+    """The image size that a model's published preprocessing ends in; None without any."""
     crop = getattr(weights.transforms(), "crop_size", None) if weights is not None else None
-    return int(crop[0]) if crop else 224
+    return int(crop[0]) if crop else None
 
 
 def build_transformers(path: str, options: Mapping[str, Any], pretrained: bool) -> Built:
@@ -137,10 +150,9 @@ def build_transformers(path: str, options: Mapping[str, Any], pretrained: bool) 
         raise _unavailable(f"hf:{path}", "a configuration has no weights")
     configuration = _create(f"hf:{path}", configure, pretrained)
     model = _create(f"hf:{path}", build, pretrained)
-    size = getattr(configuration, "image_size", 224)
-    height, width = (size, size) if isinstance(size, int) else size
+    size = getattr(configuration, "image_size", None) or processed_size(path)
     used = f"transformers {path}" if pretrained else None
-    image = (getattr(configuration, "num_channels", 3), height, width)
+    image = (getattr(configuration, "num_channels", 3), *image_size(size or 224))
     names = getattr(configuration, "id2label", None) or {}
     given = tuple(names[place] for place in sorted(names))
     unnamed = all(str(name).startswith("LABEL_") for name in given)
@@ -151,6 +163,7 @@ def build_transformers(path: str, options: Mapping[str, Any], pretrained: bool) 
         from_transformers(path, image),
         None if unnamed else given,
         trained=pretrained,
+        unknown=(SIZE,) * (not size) + (NORMALISATION,) * (not processor(path)),
     )
 
 
@@ -182,11 +195,40 @@ def build_from_file(name: str, options: Mapping[str, Any], pretrained: bool) -> 
         raise _broken(name, error) from error
     if not isinstance(model, nn.Module):
         raise UnknownModel(f"{name} returned {type(model).__name__}, not an nn.Module.")
-    size = options.get("img_size", options.get("image_size", 224))
-    height, width = (size, size) if isinstance(size, int) else size
-    image = (3, height, width)
     called = f"{path.name}:{function}, weights {state_hash(model)}"
-    return Built(model, called, image, from_timm(model, image))
+    return describe_module(model, called, _declared_size(maker, options))
+
+
+def describe_module(model: nn.Module, weights: str, size: Size | None = None) -> Built:
+    """A module of the user's own with what it says about its images by timm's configuration.
+
+    Args:
+        model: The module.
+        weights: What to call its weights.
+        size: Its image size, where that is known.
+    """
+    given = getattr(model, "pretrained_cfg", None)
+    configured: Mapping[str, Any] = given if isinstance(given, Mapping) else {}
+    channels, unknown = image_channels(model), []
+    own = configured.get("input_size")
+    if size is None and own and takes(model, (channels, own[1], own[2])):
+        size = (own[1], own[2])
+    if size is None:
+        unknown.append(SIZE)
+    if configured.get("mean") is None or configured.get("std") is None:
+        unknown.append(NORMALISATION)
+    image = (channels, *image_size(size or 224))
+    return Built(model, weights, image, from_timm(model, image), unknown=tuple(unknown))
+
+
+def _declared_size(maker: Callable[..., Any], options: Mapping[str, Any]) -> Size | None:
+    """The image size that a function is given, or has by default."""
+    for name in ("img_size", "image_size"):
+        parameter = inspect.signature(maker).parameters.get(name)
+        size = options.get(name, parameter and parameter.default)
+        if isinstance(size, int | tuple | list):
+            return image_size(size)
+    return None
 
 
 def _import(path: Path) -> Any:

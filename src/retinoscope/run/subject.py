@@ -15,7 +15,6 @@ import torch
 from torch import nn
 
 from retinoscope import __version__
-from retinoscope.anatomy.example import image_channels
 from retinoscope.anatomy.replay import replay
 from retinoscope.core.errors import WrongInput
 from retinoscope.core.preprocessing import Preprocessing
@@ -26,12 +25,13 @@ from retinoscope.data.load import load_data
 from retinoscope.data.source import Source, configured_root
 from retinoscope.data.split import ImageSplit
 from retinoscope.data.subset import balanced_subset
+from retinoscope.models.assumed import settled
 from retinoscope.models.built_file import read_construction
 from retinoscope.models.checkpoint import state_hash
 from retinoscope.models.device import find_device
 from retinoscope.models.load import LoadedModel, load_model
 from retinoscope.models.normalise import Normalise, PixelModel
-from retinoscope.models.preprocessing import from_timm
+from retinoscope.models.sources import describe_module
 from retinoscope.run.labels import has_classifier, model_classes
 from retinoscope.run.specification import Precision, SubjectSpecification
 from retinoscope.train.recipe import recorded_recipe
@@ -131,6 +131,9 @@ def _load(specification: SubjectSpecification) -> LoadedModel:
         weights=specification.weights,
         seed=specification.seed,
         allow_pickle=specification.allow_pickle,
+        size=specification.size,
+        mean=specification.mean,
+        std=specification.std,
     )
     loaded.model.to(find_device(specification.device), _dtype(specification.precision or "float32"))
     return loaded
@@ -147,13 +150,10 @@ def _live(model: nn.Module, name: str, specification: SubjectSpecification) -> L
             model.to(find_device(specification.device))
         if specification.precision is not None:
             model.to(_dtype(specification.precision))
-    channels = image_channels(model)
-    configuration = getattr(model, "pretrained_cfg", None)
-    own = configuration.get("input_size") if isinstance(configuration, Mapping) else None
-    height, width = specification.size or (tuple(own[1:]) if own else (224, 224))
-    image = (channels, height, width)
     called = f"as given, weights {state_hash(model)}"
-    return LoadedModel(name, model, called, image, from_timm(model, image))
+    built = describe_module(model, called, specification.size)
+    built, assumed = settled(built, specification.size, specification.mean, specification.std)
+    return LoadedModel(name, model, called, built.image, built.preprocessing, assumed=assumed)
 
 
 def _assemble(
@@ -274,6 +274,7 @@ def _protocol(
         "model": specification.model,
         "weights": loaded.weights,
         "trained": loaded.trained,
+        "assumed": list(loaded.assumed),
         "precision": str(like.dtype).removeprefix("torch."),
         "device": like.device.type,
         "seed": specification.seed,

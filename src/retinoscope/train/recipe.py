@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from retinoscope.core.errors import did_you_mean
 from retinoscope.core.history import MARK
+from retinoscope.core.preprocessing import image_size
 from retinoscope.core.settings import (
     MAX_SEED,
     WrongSetting,
@@ -34,6 +35,15 @@ class Recipe:
     )
     data: str = setting(
         "cues", "Images with a train split; retinoscope list data shows which there are."
+    )
+    size: tuple[int, ...] = setting(
+        (), "Image size: 224, or 224x160 for height x width. Default: the model's own."
+    )
+    mean: tuple[float, ...] = setting(
+        (), "Normalisation: 0.5 or 0.49,0.48,0.45. Default: the model's own."
+    )
+    std: tuple[float, ...] = setting(
+        (), "Standard deviation of the normalisation, written like mean.", above=0
     )
     epochs: int = setting(300, "Passes over the training images after warm-up.", at_least=1)
     batch: int = setting(96, "Images per optimiser step, over all processes.", at_least=1)
@@ -115,6 +125,9 @@ class Recipe:
 
     def __post_init__(self) -> None:
         check(self, "recipe")
+        if self.size:
+            sides = self.size[0] if len(self.size) == 1 else self.size
+            object.__setattr__(self, "size", image_size(sides))
         refuse(
             "recipe",
             (f"milestones rise from 1 on; got {self.milestones}",

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from retinoscope.anatomy.graph.answer import choose_logits
 from retinoscope.core.errors import UnknownModel
+from retinoscope.core.preprocessing import image_size
 from retinoscope.core.settings import WrongSetting
 from retinoscope.core.specification import Specification
 from retinoscope.layers.dropout import MonteCarloDropout
@@ -68,13 +69,21 @@ def load_student(recipe: Recipe) -> tuple[LoadedModel, Construction]:
             f"{recipe.drop_path:g} as the recipe says: it was built otherwise, or has no branches "
             f"that drop. Say drop_path={found:g}, or name a model that takes a rate."
         )
-    way = loaded.construction
+    way, own = loaded.construction, loaded.preprocessing
+    if way and own.size != way.size:
+        raise WrongSetting(
+            f"{recipe.model} was built for images of {way.size[0]}×{way.size[1]}, so it cannot be "
+            f"trained on {own.size[0]}×{own.size[1]}. Leave size (--size) out, or build it again "
+            f"from {way.model}."
+        )
     return loaded, Construction(
         way.model if way else name,
         way.surgeries if way else (),
-        way.size if way else loaded.preprocessing.size,
+        own.size,
         loaded.weights,
         loaded.trained,
+        own.mean,
+        own.std,
     )
 
 
@@ -133,6 +142,9 @@ def _loaded(name: str, recipe: Recipe) -> LoadedModel:
         pretrained=recipe.pretrained or built,
         weights=recipe.weights or None,
         seed=recipe.seed,
+        size=image_size(recipe.size) if recipe.size else None,
+        mean=recipe.mean or None,
+        std=recipe.std or None,
     )
 
 

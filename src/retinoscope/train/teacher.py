@@ -18,7 +18,7 @@ def load_teacher(
     """The teacher of a recipe, from images in [0, 1] to logits, and its weights; None without."""
     if recipe.distillation == "none":
         return None, None
-    loaded = load_model(recipe.teacher)
+    loaded = load_model(recipe.teacher, size=image[1:])
     dtype = torch.float64 if recipe.precision == "float64" else torch.float32
     teacher = Student(loaded).to(team.device, dtype).eval().requires_grad_(False)
     example = torch.zeros(1, *image, device=team.device, dtype=dtype)

@@ -15,6 +15,7 @@ from retinoscope.core.anatomy import Anatomy
 from retinoscope.core.errors import NotApplicable, WrongInput
 from retinoscope.core.result import Result
 from retinoscope.core.unit import Kind
+from retinoscope.core.wording import assumed_words
 from retinoscope.probes.variance import Variance, VarianceResult
 from retinoscope.run.run import measure
 from retinoscope.run.subject import load_subject
@@ -70,6 +71,8 @@ def advise(model: str, data: Any = "cues", *, msas: int = 4, **settings: Any) ->
         raise WrongInput(f"A plan places 1 attention unit or more; got {msas}.")
     run: Mapping[str, Any] = {"reporter": settings.pop("reporter", None)}
     subject = load_subject(model, data, **settings)
+    if run["reporter"] is not None and (assumed := subject.protocol.get("assumed")):
+        run["reporter"].say(assumed_words(subject.name, assumed))
     found: Result = measure(Variance(), subject, **run)
     return plan(subject.anatomy, cast(VarianceResult, found), msas, subject.protocol.get("trained"))
 

@@ -16,6 +16,7 @@ from retinoscope.core.probe import Probe, Watcher
 from retinoscope.core.result import Result
 from retinoscope.core.specification import split_label
 from retinoscope.core.subject import Subject
+from retinoscope.core.wording import assumed_words
 from retinoscope.report.build import build_report
 from retinoscope.run.engines import choose_engine
 from retinoscope.run.plan import Plan
@@ -182,9 +183,12 @@ def _subject(
         return model
     reporter.begin(f"taking {_name(model)} apart", 1)
     try:
-        return load_subject(model, data, **settings)
+        subject = load_subject(model, data, **settings)
     finally:
         reporter.end()
+    if assumed := subject.protocol.get("assumed"):
+        reporter.say(assumed_words(subject.name, assumed))
+    return subject
 
 
 def default_folder(models: Sequence[str], data: Any) -> Path:

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from retinoscope.core.errors import SurgeryRefused, first_line
+from retinoscope.core.specification import Specification
+from retinoscope.core.wording import assumed_words
 from retinoscope.models.build import BuiltModel, build_model
 from retinoscope.models.load import load_model
 from retinoscope.surgery.build_up import BuildUp, slots
@@ -33,16 +35,21 @@ class Base:
         return build_model(self.name, surgeries, size=self.size, pretrained=False, seed=seed)
 
 
-def find_base(model: str, recipe: Recipe, root: str | None) -> tuple[Base, Recipe]:
+def find_base(
+    model: str, recipe: Recipe, root: str | None, say: Callable[[str], None] = lambda _: None
+) -> tuple[Base, Recipe]:
     """What is called ``model``, and the recipe that trains whatever is built from it.
 
     Its images are looked for as well, so that a recipe that does not fit is refused at once.
     """
-    way = load_model(model, pretrained=False).construction
+    built = Specification.parse(model).name.endswith(".safetensors")
+    way = load_model(model, pretrained=False).construction if built else None
     # A file that was built is built again from its first name, on which branches can be made to
     # drop at the recipe's rate.
     recipe = replace(recipe, model=way.model if way else model)
     loaded, made = load_student(recipe)
+    if loaded.assumed:
+        say(assumed_words(model, loaded.assumed))
     find_images(recipe, loaded.preprocessing, shape_of(Student(loaded)), root)
     base = Base(made.model, way.surgeries if way else (), way.size if way else made.size)
     return base, recipe

@@ -172,7 +172,7 @@ def search(
     folder, tell = Path(out), _telling(listener)
     more = {"grow": grow, "name": name, "root": root, "workers": workers, "device": device}
     with claimed(folder, asked), trainers(min(jobs, seeds)) as train:
-        base, recipe = find_base(model, recipe, root)
+        base, recipe = find_base(model, recipe, root, partial(tell, "say"))
         room = find_room(base, grow, partial(tell, "say"))
         # Not before: a model or a recipe that does not fit must not mark the folder.
         mark(folder, asked)
