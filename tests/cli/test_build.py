@@ -59,7 +59,7 @@ def test_without_a_file_it_only_tells(tmp_path, monkeypatch):
         (["build", "micro_vit", "--apply", "mc_dropout", "--out", "a.pth"], "is a .safetensors"),
         (["build", "micro_mixer", "--apply", "gap_head"], "weights of micro_mixer cannot be had"),
         (["advise", "micro_resnet", "--untrained", "--msas", "0"], "1 attention unit or more"),
-        (["list", "surgery"], "There are: models, probes, surgeries, recipes, data"),
+        (["list", "surgery"], "There are: models, probes, presets, surgeries, recipes, data"),
     ],
 )
 def test_mistakes_are_explained(arguments, says):

@@ -94,18 +94,20 @@ def examine(
 
     [dim]retinoscope examine resnet50 --data ./photos --preset standard --probe hessian:k=3[/]
     """
+    if "weights" in subject and len(models or ()) != 1:
+        raise WrongInput("--weights is a file for one model; name exactly one.")
+    # What is wrong is said before torch is imported or anything is loaded.
+    chosen(preset, probe)
+    loss = _loss(recipe)
     from retinoscope.run.progress import Reporter
     from retinoscope.workflows.examine import examine as run_examination
 
-    if "weights" in subject and len(models or ()) != 1:
-        raise WrongInput("--weights is a file for one model; name exactly one.")
-    chosen(preset, probe)  # says what is wrong before anything is imported or loaded
     console = Console(stderr=True)
     try:
         done = run_examination(
             models or list(TOUR), preset=preset, probes=probe, out=out, jobs=jobs, ray=ray,
             fresh=fresh, reporter=Reporter(console), command=context.meta[_WORDS],
-            **subject, **work, **_loss(recipe),
+            **subject, **work, **loss,
         )  # fmt: skip
     except KeyboardInterrupt:
         console.print(
