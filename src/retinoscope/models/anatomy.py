@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from retinoscope.anatomy.dissect import dissect
@@ -11,6 +12,7 @@ from retinoscope.core.anatomy import Anatomy
 from retinoscope.core.preprocessing import Size, image_size
 from retinoscope.core.wording import assumed_words
 from retinoscope.models.load import load_model
+from retinoscope.models.redraw import WeightsFixed
 
 
 def anatomy_of(
@@ -29,14 +31,13 @@ def anatomy_of(
     ``say`` is told where the size had to be assumed.
     """
     sides = None if size is None else image_size(size)
-    loaded = load_model(
-        name,
-        pretrained=False,
-        weights=weights,
-        seed=seed,
-        allow_pickle=allow_pickle,
-        size=sides,
+    load = partial(
+        load_model, name, weights=weights, seed=seed, allow_pickle=allow_pickle, size=sides
     )
+    try:
+        loaded = load(pretrained=False)
+    except WeightsFixed:  # any weights will do
+        loaded = load()
     # Normalisation is no part of an anatomy.
     if say is not None and (assumed := [one for one in loaded.assumed if one.startswith("size")]):
         say(assumed_words(name, assumed))

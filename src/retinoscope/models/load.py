@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -92,12 +93,14 @@ def load_model(
     way = None if weights is None else read_construction(Path(weights))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
+        if build is build_from_file and weights is not None:
+            build = partial(build_from_file, redraw=False)
         built = build(source, specification.options, pretrained and weights is None)
         if way is not None and build is not _build_from_weights:
             built = _operated(built, _checked(way, name, str(weights)))
     model = built.model.eval()
     built, assumed = settled(built, size, mean, std)
-    called, trained = built.weights or f"untrained, seed {seed}", built.trained
+    called, trained = built.weights or _untrained(seed, built.drawn), built.trained
     if weights is not None:
         called = load_weights(model, Path(weights), allow_pickle)
         trained = way.trained if way is not None else True
@@ -115,6 +118,10 @@ def load_model(
         None if file is None else find_history(file),
         assumed,
     )
+
+
+def _untrained(seed: int, drawn: str) -> str:
+    return f"untrained, seed {seed}" + f", {drawn}" * bool(drawn)
 
 
 def _source(specification: Specification) -> tuple[str, Builder]:

@@ -7,10 +7,11 @@ import inspect
 import sys
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from retinoscope.anatomy.example import image_channels
@@ -25,6 +26,7 @@ from retinoscope.models.preprocessing import (
     processed_size,
     processor,
 )
+from retinoscope.models.redraw import drawn_by_seed
 from retinoscope.models.sizing import takes
 
 SIZE, NORMALISATION = "size", "mean and std"
@@ -44,6 +46,8 @@ class Built:
     construction: Construction | None = None
     file: Path | None = None
     """Where the weights lie, if they come with the package."""
+    drawn: str = ""
+    """How random weights were drawn, where not by the model's own code."""
     unknown: tuple[str, ...] = ()
     """What the source does not say about images: ``SIZE``, ``NORMALISATION``."""
 
@@ -167,8 +171,14 @@ def build_transformers(path: str, options: Mapping[str, Any], pretrained: bool) 
     )
 
 
-def build_from_file(name: str, options: Mapping[str, Any], pretrained: bool) -> Built:
-    """What a function in a file of the user's own returns."""
+def build_from_file(
+    name: str, options: Mapping[str, Any], pretrained: bool, redraw: bool = True
+) -> Built:
+    """What a function in a file of the user's own returns.
+
+    A function with an argument ``pretrained`` is told. Of any other, random weights are drawn anew
+    where its own are the same for every seed, unless ``redraw`` is False: others come instead.
+    """
     file, _, function = name.rpartition(":")
     path = Path(file)
     if not function or not file:
@@ -177,7 +187,9 @@ def build_from_file(name: str, options: Mapping[str, Any], pretrained: bool) -> 
         )
     if not path.is_file():
         raise UnknownModel(f"There is no file {file!r} to take {function!r} from.")
+    before = torch.get_rng_state()
     module = _import(path)
+    torch.set_rng_state(before)  # a file that seeds when it is read must not choose the weights
     maker = getattr(module, function, None)
     if not callable(maker):
         public = [n for n, value in vars(module).items() if callable(value) and n[0] != "_"]
@@ -185,26 +197,40 @@ def build_from_file(name: str, options: Mapping[str, Any], pretrained: bool) -> 
             f"{file} has no function {function!r}. {did_you_mean(function, public)}"
             f"It has: {', '.join(public) or 'none'}."
         )
+    asked = inspect.signature(maker).parameters
+    told = "pretrained" in asked
+    given = {"pretrained": pretrained} | dict(options) if told else dict(options)
     try:
-        inspect.signature(maker).bind(**options)
+        inspect.signature(maker).bind(**given)
     except TypeError as error:
         raise UnknownModel(f"{name} cannot be built with these options: {error}.") from None
+    size = _declared_size(maker, options)
+    if pretrained or told or not redraw:
+        model = _made(name, maker, given)
+        own = bool(given.get("pretrained", pretrained))
+        called = f"{path.name}:{function}, weights {state_hash(model)}" if own else None
+        return replace(describe_module(model, called, size), trained=None if own else False)
+    model, drawn = drawn_by_seed(name, lambda: _made(name, maker, given))
+    return replace(describe_module(model, None, size), trained=False, drawn=drawn)
+
+
+def _made(name: str, maker: Callable[..., Any], options: Mapping[str, Any]) -> nn.Module:
+    """What the user's function returns."""
     try:
         model = maker(**options)
     except Exception as error:
         raise _broken(name, error) from error
     if not isinstance(model, nn.Module):
         raise UnknownModel(f"{name} returned {type(model).__name__}, not an nn.Module.")
-    called = f"{path.name}:{function}, weights {state_hash(model)}"
-    return describe_module(model, called, _declared_size(maker, options))
+    return model
 
 
-def describe_module(model: nn.Module, weights: str, size: Size | None = None) -> Built:
+def describe_module(model: nn.Module, weights: str | None, size: Size | None = None) -> Built:
     """A module of the user's own with what it says about its images by timm's configuration.
 
     Args:
         model: The module.
-        weights: What to call its weights.
+        weights: What to call its weights; None for random ones.
         size: Its image size, where that is known.
     """
     given = getattr(model, "pretrained_cfg", None)

@@ -27,12 +27,17 @@ class Base:
     name: str
     surgeries: tuple[str, ...]
     size: tuple[int, int]
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
 
     def built(self, plan: Plan = (), grow: bool = False, seed: int = 0) -> BuiltModel:
         """The model with attention as planned, untrained."""
         added = [BuildUp(plan, grow=grow)] if any(plan) else []
         surgeries = [*self.surgeries, *added]
-        return build_model(self.name, surgeries, size=self.size, pretrained=False, seed=seed)
+        return build_model(
+            self.name, surgeries, size=self.size, pretrained=False, seed=seed,
+            mean=self.mean, std=self.std,
+        )  # fmt: skip
 
 
 def find_base(
@@ -51,8 +56,10 @@ def find_base(
     if loaded.assumed:
         say(assumed_words(model, loaded.assumed))
     find_images(recipe, loaded.preprocessing, shape_of(Student(loaded)), root)
-    base = Base(made.model, way.surgeries if way else (), way.size if way else made.size)
-    return base, recipe
+    if way is None:
+        return Base(made.model, (), made.size, made.mean, made.std), recipe
+    mean, std = way.mean or made.mean, way.std or made.std
+    return Base(made.model, way.surgeries, way.size, mean, std), recipe
 
 
 def find_room(base: Base, grow: bool, say: Callable[[str], None]) -> Plan:

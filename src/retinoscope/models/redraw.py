@@ -1,0 +1,82 @@
+"""Random weights for networks of the user's own whose code gives them others.
+
+A function that loads weights, or that seeds its own draws, gives the same weights for every seed.
+Each module then draws its parameters anew by its own ``reset_parameters``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import nn
+from torch.nn.parameter import is_lazy
+
+from retinoscope.core.errors import WeightsUnavailable
+from retinoscope.core.wording import listed
+
+
+class WeightsFixed(WeightsUnavailable):
+    """Random weights were asked for of a network that cannot draw its own anew."""
+
+
+def drawn_by_seed(name: str, make: Callable[[], nn.Module]) -> tuple[nn.Module, str]:
+    """The network with random weights from torch's generator as it stands, and what was done.
+
+    Args:
+        name: What to call the network in errors.
+        make: The user's function.
+    """
+    before = torch.get_rng_state()
+    model = make()
+    after = torch.get_rng_state()
+    torch.manual_seed(torch.initial_seed() ^ 1)
+    fixed = _equal(model, make())
+    torch.set_rng_state(after)
+    if not fixed:
+        return model, ""
+    _check(model, fixed, name)
+    torch.set_rng_state(before)
+    for module in model.modules():
+        if (draw := _reset(module)) is not None:
+            draw()
+    return model, "drawn anew by each module's reset_parameters"
+
+
+def _equal(model: nn.Module, twin: nn.Module) -> list[str]:
+    """Parameters that another seed has not changed, though they are no constants."""
+    other = dict(twin.named_parameters())
+    return [
+        name
+        for name, parameter in model.named_parameters()
+        if name in other
+        and not is_lazy(parameter)
+        and parameter.numel() > 1
+        and bool((parameter != parameter.flatten()[0]).any())
+        and torch.equal(parameter, other[name])
+    ]
+
+
+def _check(model: nn.Module, fixed: Sequence[str], name: str) -> None:
+    """Refuse parameters that nobody can draw anew."""
+    owners = dict.fromkeys(path.rpartition(".")[0] for path in fixed)
+    stuck = [path for path in owners if _reset(model.get_submodule(path)) is None]
+    if not stuck:
+        return
+    called = [f"{path or 'the network'} ({type(model.get_submodule(path)).__name__})"
+              for path in stuck]  # fmt: skip
+    raise WeightsFixed(
+        f"Random weights were asked for (--untrained, in Python pretrained=False), but {name} "
+        "gives the same weights for every seed, and these hold parameters without a "
+        f"reset_parameters method to draw them anew: {listed(called)}. Give the function an "
+        "argument pretrained and load weights only where it is True, or ask for its own weights: "
+        "without --untrained, in a training with pretrained=True."
+    )
+
+
+def _reset(module: nn.Module) -> Callable[[], object] | None:
+    """What draws a module's own parameters; ``nn.MultiheadAttention`` has it under another name."""
+    for name in ("reset_parameters", "_reset_parameters"):
+        if callable(found := getattr(module, name, None)):
+            return found
+    return None
