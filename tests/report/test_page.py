@@ -41,7 +41,8 @@ def test_opens_without_complaint_and_without_any_request(opened, measured):
     assert page.complaints == []
     assert asked_of_others(page) == []
     assert len(page.requests) == 1
-    assert page.locator("svg.chart").count() == 10  # five figures of two subjects
+    assert page.locator(".panels svg.chart").count() == 10  # five figures of two subjects
+    assert page.locator(".together svg.chart").count() == 5  # and in one chart each
     assert "untrained" not in page.locator("main").inner_text().lower()
 
 
@@ -68,6 +69,22 @@ def test_hovering_a_curve_shows_unit_and_value(opened, measured):
     assert number in [float(f"{v:.4g}") for v in first.log_amplitude[place]]
     page.mouse.move(2, 2)
     assert tip.is_hidden()
+
+
+def test_curves_of_all_models_in_one_chart_by_choice(opened, measured):
+    page = opened(measured)
+    row = page.locator(".row").first
+    joint, panels = row.locator(".together"), row.locator(".panels")
+    assert (joint.is_visible(), panels.is_visible()) == (False, True)
+    row.get_by_label("together").check()
+    assert (joint.is_visible(), panels.is_visible()) == (True, False)
+    assert page.locator(".row .panels").nth(1).is_visible()  # a choice for each figure
+    joint.locator("polyline").first.hover(force=True)
+    page.wait_for_selector("#tip:not([hidden])")
+    assert re.match(r"(tiny|other) · ", page.locator("#tip").inner_text())
+    row.get_by_label("side by side").check()
+    assert (joint.is_visible(), panels.is_visible()) == (False, True)
+    assert page.complaints == []
 
 
 def test_hovering_depth_and_anatomy_too(opened, measured):

@@ -19,7 +19,8 @@ _TABLES: dict[str, tuple[str, float]] = {
 }
 """Matplotlib's name, and the share of the table that is used: the lightest yellow cannot be seen
 on white."""
-_CATEGORICAL = "Dark2"
+_CATEGORICAL = ("Dark2", "tab10")
+"""Tables of colours that are easily told apart; the second where the first is used up."""
 _STEPS = 256
 
 INK = "#1f4e79"
@@ -70,8 +71,9 @@ def apart(index: int) -> str:
         >>> apart(0) != apart(1)
         True
     """
-    colours = colormaps[_CATEGORICAL]
-    return to_hex(colours(index % colours.N))
+    tables = [colormaps[name] for name in _CATEGORICAL]
+    every = [table(place) for table in tables for place in range(table.N)]
+    return to_hex(every[index % len(every)])
 
 
 def resolved(table: Table | None, at: float) -> str:

@@ -65,6 +65,48 @@ def overlaid(charts: Sequence[Lines], names: Sequence[str]) -> Lines:
     return replace(charts[0], lines=lines, x_range=x_range, y_range=None, legend=True)
 
 
+def together(
+    charts: Sequence[Chart], names: Sequence[str], colours: Sequence[Colour]
+) -> Lines | None:
+    """The curves of several models in one chart, a colour for each; None where there are none.
+
+    A path that is coloured by values lies in a plane of its own network, and so in none of another.
+    Kinds of units, which differ between networks, are left out.
+    """
+    lines = [chart for chart in charts if isinstance(chart, Lines)]
+    shaded = any(line.shading for chart in lines for line in chart.lines)
+    if shaded or len(lines) < 2 or len(lines) < len(charts):
+        return None
+    drawn = [
+        _of_model(line, name, colour, first=not place)
+        for chart, name, colour in zip(lines, names, colours, strict=True)
+        for place, line in enumerate(chart.lines)
+    ]
+    spans = [chart.x_range for chart in lines]
+    x_range = min(span[0] for span in spans), max(span[1] for span in spans)
+    return replace(lines[0], lines=drawn, bands=(), marks=(), x_range=x_range, y_range=None,
+                   zero=any(chart.zero for chart in lines), legend=True)  # fmt: skip
+
+
+def _of_model(line: Line, name: str, colour: Colour, first: bool) -> Line:
+    """A line in its model's colour, whose points tell the model; the first has its name."""
+    points = [replace(point, label=f"{name} · {point.label}") for point in line.points]
+    named = name if first else ""
+    return replace(line, points=points, colour=colour, name=named, ends=None, names=())
+
+
+def inked(chart: Chart, colour: Colour) -> Chart:
+    """A chart of a single line in the colour of its model; others as they are.
+
+    Example:
+        >>> inked(Lines([Line(())], "x", "y"), Colour("categorical", 1)).lines[0].colour.at
+        1
+    """
+    if not isinstance(chart, Lines) or len(chart.lines) != 1 or chart.lines[0].shading:
+        return chart
+    return replace(chart, lines=[replace(chart.lines[0], colour=colour)])
+
+
 def common_range(
     ranges: Sequence[tuple[float, float]], times: float = 4.0
 ) -> tuple[float, float] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from matplotlib.axes import Axes
@@ -9,8 +10,9 @@ from matplotlib.figure import Figure
 
 from retinoscope.core.errors import WrongInput
 from retinoscope.core.result import Result
+from retinoscope.figures.compare import together
 from retinoscope.figures.describe import figure
-from retinoscope.figures.figure import Map
+from retinoscope.figures.figure import Colour, Map
 from retinoscope.plots.draw import draw, draw_surface
 
 if TYPE_CHECKING:
@@ -22,6 +24,29 @@ def plot(result: Result, ax: Axes | None = None, field: str | None = None) -> Ax
     described = figure(result, field)
     ax = draw(described.chart, ax)
     ax.set_title(described.title, fontsize="small", wrap=True)
+    return ax
+
+
+def plot_together(
+    results: Mapping[str, Result], field: str | None = None, ax: Axes | None = None
+) -> Axes:
+    """The curves of several results in one figure, with the colours that the page gives them.
+
+    Args:
+        results: By the names of their models; all of one probe.
+        field: Which array; the first that has a figure if not given.
+        ax: Where to draw; axes of a new figure if not given.
+    """
+    described = [figure(result, field) for result in results.values()]
+    colours = [Colour("categorical", place) for place in range(len(described))]
+    chart = together([one.chart for one in described], list(results), colours)
+    if chart is None:
+        raise WrongInput(
+            "Only curves of two or more results can be drawn together; draw others one by one "
+            "with plot(result, field=…)."
+        )
+    ax = draw(chart, ax)
+    ax.set_title(described[0].title, fontsize="small", wrap=True)
     return ax
 
 

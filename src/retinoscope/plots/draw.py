@@ -87,7 +87,9 @@ def _line(line: Line, ax: Axes, errors: bool) -> None:
     x, y, ink = line.column("x"), line.column("y"), line.colour.web
     dots = "o" if len(line.points) <= _MANY and line.shading is None else None
     style: dict[str, Any] = {"color": "#9aa3ae"} if line.shading else {"color": ink}
-    label = line.name if np.isfinite(y).any() else "_"  # what matplotlib leaves out of legends
+    label = (
+        (line.name or "_") if np.isfinite(y).any() else "_"
+    )  # what matplotlib leaves out of legends
     ax.plot(x, y, label=label, marker=dots, markersize=3, linewidth=1.2, zorder=2, **style)
     if errors:
         error = 2 * np.nan_to_num(line.column("error"))

@@ -6,7 +6,7 @@ import base64
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
@@ -20,9 +20,9 @@ from retinoscope.core.errors import RunFolderError
 from retinoscope.core.files import write_atomically
 from retinoscope.core.result import Result
 from retinoscope.figures.colours import BANDS
-from retinoscope.figures.compare import side_by_side
+from retinoscope.figures.compare import inked, side_by_side, together
 from retinoscope.figures.describe import figures
-from retinoscope.figures.figure import Figure, Map
+from retinoscope.figures.figure import Chart, Colour, Figure, Map
 from retinoscope.report.cards import card
 from retinoscope.report.collect import Collected, Examined, Measured, collect
 from retinoscope.report.downloads import address, as_csv, as_json
@@ -45,6 +45,17 @@ class Panel:
     csv: str
     svg_file: str
     stem: str
+    colour: str
+    """Of the model, as a web colour."""
+
+
+@dataclass(frozen=True)
+class Together:
+    """The curves of all subjects in one chart."""
+
+    svg: Markup
+    svg_file: str
+    stem: str
 
 
 @dataclass(frozen=True)
@@ -59,6 +70,8 @@ class Row:
     """What to mind in comparing them; empty if their axes are the same."""
     without: Sequence[str]
     """Subjects that have nothing to draw here."""
+    together: Together | None = None
+    """The same in one chart, where that can be read."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +118,11 @@ def build_report(
 def render(collected: Collected, title: str = "") -> str:
     """The whole page."""
     examined = told_apart(collected.examined)
+    several = len(examined) > 1
+    colours = {
+        subject.name: Colour("categorical", place) if several else Colour()
+        for place, subject in enumerate(examined)
+    }
     script, style = _asset("page.js"), _asset("page.css")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     environment = Environment(
@@ -121,9 +139,9 @@ def render(collected: Collected, title: str = "") -> str:
         script_hash=f"sha256-{digest}",
         style=Markup(style),
         version=__version__,
-        subjects=[card(subject) for subject in examined],
+        subjects=[card(subject) | {"colour": colours[subject.name].web} for subject in examined],
         untrained=[s.name for s in examined if s.protocol.get("trained") is False],
-        sections=_sections(examined),
+        sections=_sections(examined, colours),
         table=[row for subject in examined for row in _table(subject)],
         aside=_set_aside(examined),
         problems=[(s.name, text) for s in examined for text in s.problems],
@@ -156,7 +174,7 @@ def _asset(name: str) -> str:
     return (files("retinoscope.report") / "templates" / name).read_text()
 
 
-def _sections(examined: Sequence[Examined]) -> list[Section]:
+def _sections(examined: Sequence[Examined], colours: Mapping[str, Colour]) -> list[Section]:
     """Results that can be compared stand together: the same probe under the same protocol."""
     groups: dict[tuple[str, str], list[tuple[Examined, Measured]]] = {}
     for subject in examined:
@@ -167,12 +185,17 @@ def _sections(examined: Sequence[Examined]) -> list[Section]:
             groups.setdefault((result.probe, shared), []).append((subject, measured))
     ordered = sorted(groups.items(), key=lambda item: item[0])
     return [
-        _section(f"{probe}-{place}", probe, members)
+        _section(f"{probe}-{place}", probe, members, colours)
         for place, ((probe, _), members) in enumerate(ordered)
     ]
 
 
-def _section(anchor: str, name: str, members: Sequence[tuple[Examined, Measured]]) -> Section:
+def _section(
+    anchor: str,
+    name: str,
+    members: Sequence[tuple[Examined, Measured]],
+    colours: Mapping[str, Colour],
+) -> Section:
     results = [(subject.name, measured.result) for subject, measured in members]
     drawn = [(subject, result, figures(result)) for subject, result in results]
     there = {figure.field for _, _, made in drawn for figure in made}
@@ -184,6 +207,7 @@ def _section(anchor: str, name: str, members: Sequence[tuple[Examined, Measured]
             _row(
                 [(s, r, figure) for s, r, made in drawn for figure in made if figure.field == f],
                 [s for s, _, made in drawn if f not in {figure.field for figure in made}],
+                colours,
             )
             for f in fields
         ],
@@ -196,13 +220,17 @@ def _section(anchor: str, name: str, members: Sequence[tuple[Examined, Measured]
     )  # fmt: skip
 
 
-def _row(members: Sequence[tuple[str, Result, Figure]], without: Sequence[str]) -> Row:
+def _row(
+    members: Sequence[tuple[str, Result, Figure]],
+    without: Sequence[str],
+    colours: Mapping[str, Colour],
+) -> Row:
     charts, note = side_by_side([figure.chart for _, _, figure in members])
     briefs = [protocol_in_brief(result, figure.chart.errors) for _, result, figure in members]
     same = len(set(briefs)) == 1
     panels = []
     for place, ((subject, result, figure), chart) in enumerate(zip(members, charts, strict=True)):
-        drawn = svg(chart)
+        drawn = svg(inked(chart, colours[subject]))
         panels.append(
             Panel(
                 subject, "" if same else briefs[place], figure, drawn,
@@ -210,9 +238,25 @@ def _row(members: Sequence[tuple[str, Result, Figure]], without: Sequence[str]) 
                 address("text/csv", as_csv(figure)),
                 address("image/svg+xml", str(drawn)),
                 f"{result.probe}-{figure.field}-{place}",
+                colours[subject].web,
             )
         )  # fmt: skip
-    return Row(members[0][2].title, panels, briefs[0] if same else "", note, without)
+    joint = _together(members, charts, colours)
+    return Row(members[0][2].title, panels, briefs[0] if same else "", note, without, joint)
+
+
+def _together(
+    members: Sequence[tuple[str, Result, Figure]],
+    charts: Sequence[Chart],
+    colours: Mapping[str, Colour],
+) -> Together | None:
+    names = [subject for subject, _, _ in members]
+    chart = together(charts, names, [colours[name] for name in names])
+    if chart is None:
+        return None
+    drawn = svg(chart)
+    stem = f"{members[0][1].probe}-{members[0][2].field}-together"
+    return Together(drawn, address("image/svg+xml", str(drawn)), stem)
 
 
 def _table(subject: Examined) -> list[dict[str, Any]]:

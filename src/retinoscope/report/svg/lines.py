@@ -98,7 +98,8 @@ class _Canvas:
     def _legend(self) -> list[Markup]:
         """The names of the lines that are drawn, in their colours, where lines are lowest."""
         start, stop = self.chart.x_range
-        drawn = [line for line in self.chart.lines if self.chart.legend and _runs(line.points)]
+        named = [line for line in self.chart.lines if self.chart.legend and line.name]
+        drawn = [line for line in named if _runs(line.points)]
         highest = [-math.inf] * 3  # at the right, in the middle, at the left
         for p in (p for line in drawn for run in _runs(line.points) for p in run):
             third = 2 - int(2.999 * (p.x - start) / (stop - start))
