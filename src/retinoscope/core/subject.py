@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from retinoscope.core.errors import NotApplicable, RetinoscopeError
 from retinoscope.core.probe import Needs
-from retinoscope.core.view import View, describe_view
+from retinoscope.core.view import AUGMENTED, View, describe_view
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 
     from retinoscope.anatomy.replay import Replay
     from retinoscope.core.anatomy import Anatomy
+
+
+ASSUMED_AUGMENTATION = "augmentation of training images"
+"""How the entry of a protocol's list ``assumed`` begins that concerns augmented images alone."""
 
 
 class SetAside(NamedTuple):
@@ -161,6 +165,11 @@ class Subject:
         if not found.labelled:
             raise NotApplicable(f"needs labels; {found.unlabelled_because}")
         return found.known()
+
+    def assumptions(self, needs: Needs) -> list[str]:
+        """What was assumed about the images that a probe asks for beyond what all probes share."""
+        assumed = self.protocol.get("assumed", ()) if needs.view == AUGMENTED else ()
+        return [text for text in assumed if text.startswith(ASSUMED_AUGMENTATION)]
 
     def another(self, name: str) -> Subject:
         """A further subject on the same images; probes ask their context, which keeps count."""

@@ -259,6 +259,9 @@ class Hessian:
         from retinoscope.geometry.sample import seed_of
 
         number = piece.what["number"]
+        if number == 0:
+            for text in subject.assumptions(self.needs):
+                context.say(f"assumed: {text}")
         batch = self._batch(subject, number)
         curvature = Curvature(subject.backbone, subject.batch_loss, batch, context.say)
         if self.k > curvature.learned.size:

@@ -214,6 +214,8 @@ class Landscape:
         """The loss of the untouched weights, and the eigenvectors there if they are asked for."""
         from retinoscope.geometry.scores import scored
 
+        for text in subject.assumptions(self.needs):
+            context.say(f"assumed: {text}")
         batches = list(self._batches(subject))
         found = scored(subject, batches, context.say)
         if not math.isfinite(found.nll):

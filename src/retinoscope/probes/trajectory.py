@@ -165,6 +165,8 @@ class Trajectory:
         if "place" in piece.what:
             partial = self._at(subject, found[piece.what["snapshot"]], context)
             return partial | {"place": np.array(piece.what["place"])}
+        for text in subject.assumptions(self.needs):
+            context.say(f"assumed: {text}")
         path = [found[name] for name in piece.what["snapshots"]]
         if path[0].name == "init" and path[-1].name != "end":
             context.say(f"there is no snapshot of the end: {path[-1].name} stands for it")

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from retinoscope.core import wording
+from retinoscope.core.subject import ASSUMED_AUGMENTATION
 from retinoscope.probes.accuracy import AccuracyResult
 from retinoscope.report.anatomy_picture import anatomy_picture
 from retinoscope.report.collect import Examined
 from retinoscope.report.downloads import address
+from retinoscope.report.words import preprocessing_words
 
 
 def card(subject: Examined) -> dict[str, Any]:
@@ -18,6 +21,8 @@ def card(subject: Examined) -> dict[str, Any]:
         "name": subject.name,
         "weights": subject.weights,
         "accuracy": accuracy(subject),
+        "preprocessing": preprocessing(subject),
+        "assumed": assumed(subject),
         "picture": anatomy_picture(anatomy),
         "sketch": anatomy.sketch,
         "summary": anatomy.summary(),
@@ -40,3 +45,25 @@ def accuracy(subject: Examined) -> list[dict[str, str]]:
         for result in (measured.result for measured in subject.measured)
         if isinstance(result, AccuracyResult)
     ]
+
+
+def preprocessing(subject: Examined) -> list[str]:
+    """Size, crop, interpolation and normalisation of the images, a line for each that differs."""
+    protocols = [measured.result.protocol for measured in subject.measured]
+    return list(dict.fromkeys(map(preprocessing_words, filter(_prepared, protocols))))
+
+
+def assumed(subject: Examined) -> list[str]:
+    """What was assumed because nobody said it; about augmentation only where images were."""
+    protocols = [measured.result.protocol for measured in subject.measured]
+    augmented = any(protocol.get("augmentation") for protocol in protocols)
+    entries = dict.fromkeys(
+        str(entry)
+        for protocol in (subject.protocol, *protocols)
+        for entry in protocol.get("assumed", ())
+    )
+    return [text for text in entries if augmented or not text.startswith(ASSUMED_AUGMENTATION)]
+
+
+def _prepared(protocol: Mapping[str, Any]) -> bool:
+    return bool(protocol.get("preprocessing"))

@@ -30,6 +30,7 @@ def protocol_lines(protocol: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("labels", str(protocol.get("labels", ""))),
         ("augmentation", _plain(protocol.get("augmentation")) or "none"),
         *((key, _plain(protocol[key])) for key in ("view", "passes") if protocol.get(key)),
+        *([("assumed", "; ".join(protocol["assumed"]))] if protocol.get("assumed") else []),
         ("weight decay", str(protocol.get("weight decay", 0.0))),
         ("cut", _cut(preprocessing)),
         ("normalisation", f"mean {_plain(preprocessing.get('mean'))}, "
@@ -42,6 +43,23 @@ def protocol_lines(protocol: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("versions", _plain(protocol.get("versions"))),
     ]  # fmt: skip
     return lines
+
+
+def preprocessing_words(protocol: Mapping[str, Any]) -> str:
+    """How images were prepared, in one line.
+
+    Example:
+        >>> plain = {"crop_pct": 0.9, "crop_mode": "center", "interpolation": "bicubic"}
+        >>> plain |= {"mean": [0.5, 0.5, 0.5], "std": [0.2, 0.2, 0.2]}
+        >>> preprocessing_words({"size": "32×32", "preprocessing": plain})
+        '32×32 px, center crop, 0.9 of the shorter side, bicubic; mean 0.5/0.5/0.5, std 0.2/0.2/0.2'
+    """
+    given = protocol["preprocessing"]
+    return (
+        f"{protocol.get('size')} px, {given.get('crop_mode')} crop, {given.get('crop_pct')} of the "
+        f"shorter side, {given.get('interpolation')}; mean {_plain(given.get('mean'))}, std "
+        f"{_plain(given.get('std'))}"
+    )
 
 
 def protocol_in_brief(result: Result, errors: str) -> str:

@@ -19,7 +19,7 @@ from retinoscope.anatomy.replay import replay
 from retinoscope.core.errors import WrongInput
 from retinoscope.core.preprocessing import Preprocessing
 from retinoscope.core.specification import split_label
-from retinoscope.core.subject import Origin, Split, Subject
+from retinoscope.core.subject import ASSUMED_AUGMENTATION, Origin, Split, Subject
 from retinoscope.data.augment import Augmentation
 from retinoscope.data.load import load_data
 from retinoscope.data.source import Source, configured_root
@@ -181,6 +181,10 @@ def _assemble(
         specification, sources, preprocessing, (channels, outputs), loaded.classes,
         has_classifier(backbone, taken.anatomy),
     )  # fmt: skip
+    protocol = _protocol(specification, loaded, like)
+    if "train" in splits:
+        assumed = _assumed_augmentation(specification, loaded)
+        protocol["assumed"] = [*protocol.get("assumed", ()), *assumed]
     state = state_hash(backbone)
     plain = [
         specification.model,
@@ -205,7 +209,7 @@ def _assemble(
         batch=specification.batch,
         workers=specification.workers,
         passes=specification.passes,
-        protocol=_protocol(specification, loaded, like),
+        protocol=protocol,
         origin=origin,
         history=loaded.history,
     )
@@ -263,6 +267,16 @@ def _splits(
             balanced=source.labels is not None and len(places) < len(source),
         )  # fmt: skip
     return splits
+
+
+def _assumed_augmentation(specification: SubjectSpecification, loaded: LoadedModel) -> list[str]:
+    """What is said where nobody knows how the images of the weights' training were augmented."""
+    if specification.augmentation is not None or loaded.trained is False:
+        return []
+    return [
+        f"{ASSUMED_AUGMENTATION}: random crop and flip, for how these weights were trained is not "
+        "known. If you know it, give --recipe NAME, or augmentation=Augmentation(…) in Python"
+    ]
 
 
 def _protocol(
