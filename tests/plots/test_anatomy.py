@@ -1,6 +1,8 @@
+import math
 import re
 
 import pytest
+from matplotlib.figure import Figure
 
 from retinoscope import Anatomy, Grid, Kind, Unit
 from retinoscope.core.errors import WrongInput
@@ -70,3 +72,23 @@ def test_a_hostile_name_is_only_text(tmp_path):
 def test_an_ending_that_is_no_picture(tmp_path):
     with pytest.raises(WrongInput, match=r"A picture ends in \.svg, \.png, \.pdf; got"):
         draw([ANATOMY], tmp_path / "a.doc")
+
+
+def test_a_map_of_any_size_is_as_high_as_claimed_and_in_sight():
+    """Between the labels below and the upper end of the axes, also of maps beyond 200 rows."""
+    for rows in (224, 4096):
+        large = Anatomy("large", (unit("a", Kind.CONV, 1, rows), unit("b", Kind.CONV, 2, 1)))
+        ax = plot(large)
+        assert [height for _, height in boxes(ax)] == [round(1 + math.log2(rows), 3), 1]
+        box = ax.patches[0].get_bbox()
+        low, high = ax.get_ylim()
+        assert -0.5 < box.y0 < box.y1 < high
+        assert low < -0.5
+
+
+def test_several_anatomies_have_one_scale():
+    figure = Figure()
+    axes = [figure.add_subplot(2, 1, place) for place in (1, 2)]
+    for one, ax in zip((ANATOMY, Anatomy("b", (unit("a", Kind.CONV, 1, 512),))), axes, strict=True):
+        plot(one, ax, tallest=10)
+    assert axes[0].get_ylim() == axes[1].get_ylim()

@@ -53,7 +53,7 @@ def _rendered(anatomies: Sequence[Anatomy], suffix: str) -> bytes:
     figure = Figure(figsize=(1.2 + 0.2 * widest, 0.5 + 1.9 * len(anatomies)), layout="constrained")
     panels = figure.subplots(len(anatomies), 1, squeeze=False, sharex=True)[:, 0]
     for anatomy, ax in zip(anatomies, panels, strict=True):
-        plot(anatomy, ax)
+        plot(anatomy, ax, _tallest(anatomies))
         ax.set_xlim(-0.5, widest + 0.5)
     handles = legend(anatomies)
     figure.legend(handles=handles, loc="outside lower center", ncols=6, frameon=False, fontsize=8)
@@ -71,14 +71,22 @@ def picture_format(path: Path) -> str:
     return _FORMATS[path.suffix]
 
 
-def plot(anatomy: Anatomy, ax: Axes | None = None) -> Axes:
-    """Draw one anatomy: a box per unit, as high as its map has rows (in octaves)."""
+def plot(anatomy: Anatomy, ax: Axes | None = None, tallest: float | None = None) -> Axes:
+    """Draw one anatomy: a box per unit, of height 1 + log₂ of the rows of its map.
+
+    Args:
+        anatomy: What to draw.
+        ax: Where; axes of a new figure if not given.
+        tallest: The height of the tallest box that needs room, to draw several on one scale; that
+            of this anatomy if not given.
+    """
+    middle = max(4.0, (tallest or _tallest([anatomy])) / 2 - 0.2)
     ax = ax or Figure(figsize=(10, 2), layout="constrained").add_subplot()
     left = 0.0
     places: list[tuple[Unit, float, float]] = []
     for unit in anatomy:
         width = _width(unit)
-        _box(ax, unit, left, width)
+        _box(ax, unit, left, width, middle)
         places.append((unit, left, width))
         left += width
     for _, group in groupby(
@@ -91,7 +99,7 @@ def plot(anatomy: Anatomy, ax: Axes | None = None) -> Axes:
     ax.set_title(
         f"{anatomy.model}  ({anatomy.weights}, {image})", loc="left", fontsize=9, color=_INK
     )
-    ax.set(ylim=(-2.9, 8.2), xlim=(-0.5, left + 0.5))
+    ax.set(ylim=(-2.9, 2 * middle + (0.2 if middle == 4 else 0.6)), xlim=(-0.5, left + 0.5))
     ax.axis("off")
     return ax
 
@@ -120,19 +128,23 @@ def _height(unit: Unit) -> float:
     return 1.0 + (math.log2(unit.grid.height) if unit.grid else 0.0)
 
 
-def _box(ax: Axes, unit: Unit, left: float, width: float) -> None:
+def _tallest(anatomies: Sequence[Anatomy]) -> float:
+    return max((_height(unit) for anatomy in anatomies for unit in anatomy), default=1.0)
+
+
+def _box(ax: Axes, unit: Unit, left: float, width: float, middle: float) -> None:
     height = _height(unit)
     fill = _BLUE if unit.subsamples and unit.kind is not Kind.STEM else _FILLS[unit.kind]
     style: dict[str, Any] = dict(
         facecolor=fill, edgecolor=_INK, linewidth=0.6, hatch=_HATCHES.get(unit.kind)
     )
-    ax.add_patch(Rectangle((left + 0.08, -height / 2 + 4), width - 0.16, height, **style))
+    ax.add_patch(Rectangle((left + 0.08, middle - height / 2), width - 0.16, height, **style))
     for place, inner in enumerate(unit.inner):
         x = left + 0.2 + 0.55 * place
         part = dict(
             style, facecolor=_FILLS[inner.kind], hatch=_HATCHES.get(inner.kind), linewidth=0.4
         )
-        ax.add_patch(Rectangle((x, 4 - 0.3 * height), 0.45, 0.6 * height, **part))
+        ax.add_patch(Rectangle((x, middle - 0.3 * height), 0.45, 0.6 * height, **part))
 
 
 def _label(ax: Axes, units: Sequence[Unit], left: float, right: float) -> None:
