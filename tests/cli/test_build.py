@@ -48,6 +48,7 @@ def test_without_a_file_it_only_tells(tmp_path, monkeypatch):
         app, ["build", "micro_vit:depth=1", "--untrained", "--apply", "mc_dropout"]
     )
     assert "Nothing was written" in done.output
+    assert "touches 1 unit: blocks.0.mlp" in done.output
     assert not list(tmp_path.iterdir())
 
 

@@ -1,5 +1,6 @@
 import copy
 import pickle
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -219,3 +220,15 @@ def test_refusals():
     with pytest.raises(ValueError, match="p is from 0 to below 1; got 1"):
         McDropout(1.0)
     assert parse_surgery("mc_dropout:always=False") == McDropout(always=False)
+
+
+def test_says_which_units_it_touches():
+    model = BUILDERS["vit"]()
+    anatomy = dissect(model, SIZE)
+    surgery = McDropout(0.1)
+    expected = [unit.name for unit in anatomy.where(kind=["conv", "mlp"])]
+    assert surgery.touched(model) == []
+    assert surgery.touched(surgery.operate(model, anatomy)) == expected
+    part = anatomy.where(kind=["mlp"])
+    half = replace(part, units=part.units[:1])
+    assert surgery.touched(surgery.operate(model, half)) == [half.units[0].name]

@@ -74,6 +74,8 @@ def build(
 
 def _describe(console: Console, made: BuiltModel) -> None:
     from retinoscope.cli.anatomy_table import brief
+    from retinoscope.core.wording import count
+    from retinoscope.surgery import parse_surgery
 
     def say(text: str) -> None:
         console.print(text, highlight=False, markup=False, soft_wrap=True)
@@ -82,6 +84,9 @@ def _describe(console: Console, made: BuiltModel) -> None:
     say(f"{made.construction.model} ({made.construction.weights})")
     for surgery in made.construction.surgeries:
         say(f"  {surgery}")
+        if (touched := getattr(parse_surgery(surgery), "touched", None)) is not None:
+            units = touched(made.model)
+            say(f"    touches {count(len(units), 'unit')}: {', '.join(units)}")
     say(f"before  {before.sketch}  {brief(before.parameters)} parameters")
     say(f"after   {after.sketch}  {brief(after.parameters)} parameters")
     say(f"kept    {len(made.kept)} tensors as they were")

@@ -16,14 +16,16 @@ class MonteCarloDropout(nn.Module):
     Args:
         p: The fraction. 0 is the identity and draws no random numbers.
         always: Also in eval mode; False makes it ordinary dropout.
+        unit: The unit of an anatomy that it was put into, where a surgery has put it there.
     """
 
-    def __init__(self, p: float = 0.3, always: bool = True) -> None:
+    def __init__(self, p: float = 0.3, always: bool = True, unit: str = "") -> None:
         super().__init__()
         if not 0 <= p < 1:
             raise ValueError(f"Dropout keeps some values: 0 ≤ p < 1; got p={p}.")
         self.p = float(p)
         self.always = always
+        self.unit = unit
 
     def forward(self, x: Tensor) -> Tensor:
         """The tensor, thinned out."""
@@ -33,4 +35,4 @@ class MonteCarloDropout(nn.Module):
 
     def extra_repr(self) -> str:
         """The settings, for printing."""
-        return f"p={self.p:g}, always={self.always}"
+        return f"p={self.p:g}, always={self.always}" + f", unit={self.unit}" * bool(self.unit)

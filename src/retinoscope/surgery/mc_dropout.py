@@ -1,7 +1,7 @@
 """Dropout that stays on when the network predicts (Gal & Ghahramani, 2016, arXiv:1506.02142).
 
 Placed as in "Blurs Behave Like Ensembles" (Park & Kim, 2022, arXiv:2105.12639): before the last
-learned map of every convolutional unit and every MLP; behind a unit that has a single one.
+learned map of every convolutional unit and every MLP; after a unit that has a single one.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class McDropout:
         table = Table(model, anatomy, "mc_dropout")
         for unit in table.units((Kind.CONV, Kind.MLP)):
             maps = table.learned(unit)
-            dropout = MonteCarloDropout(self.p, self.always)
+            dropout = MonteCarloDropout(self.p, self.always, unit.name)
             if len(maps) > 1:
                 table.graft(maps[-1].module, dropout, "before")
             elif places := table.sites.giving(unit):
@@ -43,3 +43,10 @@ class McDropout:
             else:  # what follows the map is no module's; before an activation is as good
                 table.graft(maps[-1].module, dropout, "after")
         return table.patient
+
+    def touched(self, model: nn.Module) -> list[str]:
+        """The units of an operated model whose entries are dropped, in the order of its modules."""
+        from retinoscope.layers.dropout import MonteCarloDropout
+
+        found = [m.unit for m in model.modules() if isinstance(m, MonteCarloDropout) and m.unit]
+        return list(dict.fromkeys(found))
