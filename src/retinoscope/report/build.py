@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -26,6 +25,7 @@ from retinoscope.figures.figure import Chart, Colour, Figure, Map
 from retinoscope.report.cards import card
 from retinoscope.report.collect import Collected, Examined, Measured, collect
 from retinoscope.report.downloads import address, as_csv, as_json
+from retinoscope.report.outcomes import set_aside, table_rows, unfinished, warnings
 from retinoscope.report.svg import svg
 from retinoscope.report.svg.surface import surface
 from retinoscope.report.words import protocol_in_brief, protocol_lines
@@ -142,15 +142,15 @@ def render(collected: Collected, title: str = "") -> str:
         subjects=[card(subject) | {"colour": colours[subject.name].web} for subject in examined],
         untrained=[s.name for s in examined if s.protocol.get("trained") is False],
         sections=_sections(examined, colours),
-        table=[row for subject in examined for row in _table(subject)],
-        aside=_set_aside(examined),
+        table=[row for subject in examined for row in table_rows(subject)],
+        aside=set_aside(examined),
         problems=[(s.name, text) for s in examined for text in s.problems],
         failures=collected.failures,
         left_out=collected.left_out,
-        unfinished=_unfinished(examined),
+        unfinished=unfinished(examined),
         waiting=collected.waiting,
         commands=collected.commands,
-        warnings=_warnings(examined),
+        warnings=warnings(examined),
         bands={kind.replace("_", " "): colour for kind, colour in BANDS.items()},
     )
 
@@ -257,75 +257,3 @@ def _together(
     drawn = svg(chart)
     stem = f"{members[0][1].probe}-{members[0][2].field}-together"
     return Together(drawn, address("image/svg+xml", str(drawn)), stem)
-
-
-def _table(subject: Examined) -> list[dict[str, Any]]:
-    """Everything measured and everything skipped, a line each."""
-    rows = []
-    for measured in subject.measured:
-        result, note = measured.result, measured.note
-        rows.append({
-            "subject": subject.name, "probe": result.probe, "status": "measured",
-            "images": str(result.values().get("images", result.protocol.get("images", ""))),
-            "units": str(len(result.units) or ""),
-            "pieces": str(note.get("pieces", "")), "seconds": str(note.get("seconds", "")),
-            "remarks": [
-                *_together(note.get("shared", ())),
-                *note.get("warnings", ()),
-                *(f"unit {unit} not measured: {why}" for unit, why in result.skipped),
-                *(f"done again: {text}" for text in note.get("redone", ())),
-                *note.get("notices", ()),
-            ],
-        })  # fmt: skip
-    for one in subject.unfinished:
-        status = f"unfinished, {one.get('done', 0)} of {one.get('pieces', '?')}"
-        rows.append(_no_result(subject, one, status))
-    for one in subject.skipped:
-        status = one.get("status", "not applicable")
-        verb = "it " if status == "not applicable" else ""
-        rows.append(_no_result(subject, one, status, f"{verb}{one.get('reason', '')}"))
-    return rows
-
-
-def _no_result(
-    subject: Examined, one: dict[str, Any], status: str, *remarks: str
-) -> dict[str, Any]:
-    return {
-        "subject": subject.name, "probe": one.get("probe", ""), "status": status,
-        "images": "", "units": "", "pieces": "", "seconds": "", "remarks": list(remarks),
-    }  # fmt: skip
-
-
-def _together(shared: Sequence[str]) -> list[str]:
-    """That the seconds of a row are those of a pass for several probes."""
-    return [f"in one pass with {', '.join(shared)}: the seconds are those of all"] if shared else []
-
-
-def _unfinished(examined: Sequence[Examined]) -> list[tuple[str, str, str]]:
-    """Model, probe, and how many of its pieces are there."""
-    return [
-        (subject.name, str(one.get("probe")), f"{one.get('done', 0)} of {one.get('pieces', '?')}")
-        for subject in examined
-        for one in subject.unfinished
-    ]
-
-
-def _warnings(examined: Sequence[Examined]) -> list[str]:
-    """What makes results doubtful, each once."""
-    return list(dict.fromkeys(
-        str(text)
-        for subject in examined
-        for measured in subject.measured
-        for text in measured.note.get("warnings", ())
-    ))  # fmt: skip
-
-
-def _set_aside(examined: Sequence[Examined]) -> list[tuple[str, str, str]]:
-    """Images that could not be read: data, image, reason."""
-    found = dict.fromkeys(
-        (str(measured.result.protocol.get("data", "")), str(image), str(reason))
-        for subject in examined
-        for measured in subject.measured
-        for image, reason in measured.result.protocol.get("set aside", ())
-    )
-    return list(found)
