@@ -146,31 +146,32 @@ def describe(row: Row, anatomy: Anatomy) -> None:
 
 INTRODUCTION = """# The zoo
 
-The smallest model of every timm module, taken apart and replayed by `make prove`, which writes this
-page. Weights and batch statistics are drawn at order one first, so that no branch hides behind a
-zero-initialised norm or a layer scale of 1e-6. *Replay* is the largest deviation of the replayed
-logits from the eager model's on three images, in units of the largest logit: 0 means bit for bit.
-*Seconds* are those of taking apart, one thread, on a two-core machine: a hint, no measurement.
+The smallest model of every timm module, divided into units and replayed. `make prove` writes this
+page. Weights and batch-norm statistics are first drawn at order one, so that zero-initialised norms
+and layer scales of 1e-6 cannot hide an error in a branch. *Replay* is the largest difference between
+replayed and eager logits on three images, relative to the largest logit; 0 means bit for bit equal.
+*Seconds* is the time to divide the model into units, with one thread on a two-core machine: a rough
+guide, not a benchmark. Terms are explained in the [glossary](glossary.md).
 
 """
 
 REASONS = """
 ## What is merged or `other`, and why
 
-A state is only what every path from image to logits passes through. Where paths lead around an
-operation, the graph has no state behind it, and what lies between is one unit:
+A unit ends only at a tensor that every path from image to logits passes through. If some path
+bypasses an operation, no unit can end there, and the operations in between are merged into one unit:
 
-- **Dense connections** (DenseNet, RDNet, VoVNet, HGNet): each layer reads all layers before it, so
-  that a dense block is one unit.
+- **Dense connections** (DenseNet, RDNet, VoVNet, HGNet): each layer reads all earlier layers, so a
+  dense block is one unit.
 - **Parallel resolutions and cells** (HRNet, NASNet, PNASNet, CoaT's parallel stage, CrossViT, TNT):
-  several streams run side by side. CrossViT's two never meet before the logits.
-- **A query made once and read by many blocks** (GC ViT): a path leads from the start of the stage
-  to each block.
-- **Parallel branches added at once**: they are removed together, and the unit's note says so.
-- **Features of several stages read by the head** (EfficientViM): what lies behind the first of them
-  is merged.
+  several streams run in parallel. CrossViT's two streams do not meet before the logits.
+- **One query shared by many blocks** (GC ViT): a path leads from the start of the stage to each
+  block.
+- **Parallel branches added in one sum**: they are removed together, and the unit's note says so.
+- **Features of several stages read by the head** (EfficientViM): everything after the first of these
+  features is merged.
 
-`other` is a unit whose region is none of the named kinds: a recurrent network over rows and columns
+`other` is a unit that fits none of the named kinds: a recurrent network over rows and columns
 (Sequencer's LSTM), a linear map without a non-linearity between two blocks (RDNet's transitions), a
 fixed transform (CSATv2's cosine transform).
 
