@@ -148,7 +148,7 @@ INTRODUCTION = """# The zoo
 
 The smallest model of every timm module, divided into units and replayed. `make prove` writes this
 page. Weights and batch-norm statistics are first drawn at order one, so that zero-initialised norms
-and layer scales of 1e-6 cannot hide an error in a branch. *Replay* is the largest difference between
+and layer scales of 1e-6 cannot hide an error in a branch. *Replay* is the largest difference of
 replayed and eager logits on three images, relative to the largest logit; 0 means bit for bit equal.
 *Seconds* is the time to divide the model into units, with one thread on a two-core machine: a rough
 guide, not a benchmark. Terms are explained in the [glossary](glossary.md).
@@ -158,8 +158,8 @@ guide, not a benchmark. Terms are explained in the [glossary](glossary.md).
 REASONS = """
 ## What is merged or `other`, and why
 
-A unit ends only at a tensor that every path from image to logits passes through. If some path
-bypasses an operation, no unit can end there, and the operations in between are merged into one unit:
+A unit ends only at a tensor that every path from image to logits passes through. Where a path
+bypasses an operation, no unit can end there, and the operations between are merged into one unit:
 
 - **Dense connections** (DenseNet, RDNet, VoVNet, HGNet): each layer reads all earlier layers, so a
   dense block is one unit.
@@ -168,8 +168,8 @@ bypasses an operation, no unit can end there, and the operations in between are 
 - **One query shared by many blocks** (GC ViT): a path leads from the start of the stage to each
   block.
 - **Parallel branches added in one sum**: they are removed together, and the unit's note says so.
-- **Features of several stages read by the head** (EfficientViM): everything after the first of these
-  features is merged.
+- **Features of several stages read by the head** (EfficientViM): everything after the first of them
+  is merged.
 
 `other` is a unit that fits none of the named kinds: a recurrent network over rows and columns
 (Sequencer's LSTM), a linear map without a non-linearity between two blocks (RDNet's transitions), a
