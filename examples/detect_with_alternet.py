@@ -1,15 +1,15 @@
 """AlterNet (Park & Kim, 2022, arXiv:2202.06709) as the backbone of a Faster R-CNN.
 
-The four stages of a network built with ``features_only=True`` go through torchvision's feature
-pyramid (Lin et al., 2017, arXiv:1612.03144) into its detector. Any size will do: windows of
-attention that do not fit are padded, and what was padded is masked. Nothing is downloaded, and the
-weights start at random.
+A network built with ``features_only=True`` passes its four stages through torchvision's feature
+pyramid (Lin et al., 2017, arXiv:1612.03144) to the detector. Images can have any size: where
+attention windows do not fit, the map is padded and the padding is masked. Nothing is downloaded;
+the weights are random at the start.
 
     python examples/detect_with_alternet.py
     python examples/detect_with_alternet.py --backbone alternet50 --steps 1
 
-It prints the four losses of the first and of the last step, and what is then detected in images
-that were not trained on.
+It prints the four losses of the first and the last training step, and the detections on images
+that were not used for training.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from torchvision.ops.feature_pyramid_network import LastLevelMaxPool
 import retinoscope.models  # noqa: F401 — registers our networks with timm
 
 SIZES = ((101, 83), (83, 118))
-"""Heights and widths in pixels: neither 32 nor windows of 7 positions fit."""
+"""Heights and widths in pixels, divisible neither by 32 nor into windows of 7 positions."""
 
 
 class Pyramid(nn.Module):
-    """Images (N, 3, H, W) to maps of ``out_channels`` at strides 4, 8, 16, 32 and 64."""
+    """Feature pyramid: images (N, 3, H, W) to maps of ``out_channels`` at strides 4 to 64."""
 
     def __init__(self, name: str, out_channels: int = 64) -> None:
         super().__init__()
@@ -46,16 +46,16 @@ class Pyramid(nn.Module):
         self.out_channels = out_channels
 
     def forward(self, images: Tensor) -> dict[str, Tensor]:
-        """The maps by their place, as torchvision's detectors want them."""
-        return self.pyramid({str(place): maps for place, maps in enumerate(self.body(images))})
+        """The maps by index, the format that torchvision's detectors expect."""
+        return self.pyramid({str(index): maps for index, maps in enumerate(self.body(images))})
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What happened."""
+    """Losses and detections of one run."""
 
     first: dict[str, float]
-    """The losses of the first step by their name."""
+    """The losses of the first step by name."""
     last: dict[str, float]
     detections: list[dict[str, Tensor]]
     """Boxes (n, 4), labels (n,) and scores (n,) of each image, best first."""
@@ -64,7 +64,7 @@ class Outcome:
 
 
 def main(backbone: str = "alternet18", steps: int = 40) -> Outcome:
-    """The losses while training on one bright rectangle per image, and what is then detected."""
+    """Train on images with one bright rectangle each, then detect in new images."""
     torch.manual_seed(0)
     detector = build(backbone)
     optimiser = torch.optim.AdamW(detector.parameters(), lr=5e-4)
@@ -85,11 +85,11 @@ def main(backbone: str = "alternet18", steps: int = 40) -> Outcome:
 
 
 def build(backbone: str) -> FasterRCNN:
-    """A Faster R-CNN for one kind of object, with anchors of 8 to 128 pixels."""
+    """A Faster R-CNN for one class of objects, with anchors of 8 to 128 pixels."""
     anchors = AnchorGenerator(((8,), (16,), (32,), (64,), (128,)), ((0.5, 1.0, 2.0),) * 5)
     return FasterRCNN(
         Pyramid(backbone),
-        num_classes=2,  # the background is one of them
+        num_classes=2,  # including the background
         rpn_anchor_generator=anchors,
         min_size=min(min(size) for size in SIZES),
         max_size=max(max(size) for size in SIZES),
@@ -103,11 +103,11 @@ def build(backbone: str) -> FasterRCNN:
 
 
 def draw(count: int, seed: int) -> tuple[list[Tensor], list[dict[str, Tensor]]]:
-    """Images (3, H, W) in [0, 1] of one bright rectangle before noise, and where it is."""
+    """Noisy images (3, H, W) in [0, 1] with one bright rectangle each, and its box."""
     generator = torch.Generator().manual_seed(seed)
     images, targets = [], []
-    for place in range(count):
-        height, width = SIZES[place % len(SIZES)]
+    for index in range(count):
+        height, width = SIZES[index % len(SIZES)]
         high, wide = torch.randint(20, 50, (2,), generator=generator).tolist()
         top = int(torch.randint(0, height - high, (), generator=generator))
         left = int(torch.randint(0, width - wide, (), generator=generator))
@@ -120,7 +120,7 @@ def draw(count: int, seed: int) -> tuple[list[Tensor], list[dict[str, Tensor]]]:
 
 
 def overlaps(detections: list[dict[str, Tensor]], targets: list[dict[str, Tensor]]) -> list[float]:
-    """Intersection over union of each image's best detection with its box; 0 without any."""
+    """IoU of each image's best detection with the true box; 0 if nothing was detected."""
     return [
         box_iou(found["boxes"][:1], true["boxes"]).item() if len(found["boxes"]) else 0.0
         for found, true in zip(detections, targets, strict=True)
@@ -128,7 +128,7 @@ def overlaps(detections: list[dict[str, Tensor]], targets: list[dict[str, Tensor
 
 
 def show(outcome: Outcome, images: list[Tensor]) -> None:
-    """Print it."""
+    """Print the outcome."""
     for when, losses in (("first", outcome.first), ("last", outcome.last)):
         print(f"{when} step: " + ", ".join(f"{name} {x:.3f}" for name, x in losses.items()))
     for image, found, overlap in zip(images, outcome.detections, outcome.overlaps, strict=True):
@@ -137,7 +137,7 @@ def show(outcome: Outcome, images: list[Tensor]) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="A Faster R-CNN on AlterNet learns rectangles.")
+    parser = argparse.ArgumentParser(description="Train a Faster R-CNN with an AlterNet backbone.")
     parser.add_argument("--backbone", default="alternet18")
     parser.add_argument("--steps", type=int, default=40)
     arguments = parser.parse_args()
