@@ -77,7 +77,7 @@ def apart(index: int) -> str:
 
 
 def resolved(table: Table | None, at: float) -> str:
-    """The web colour of a place in a table; ink where there is no table."""
+    """The web colour at an index or share of a table; ink where there is no table."""
     if table is None:
         return INK
     return apart(int(at)) if table == "categorical" else shade(at, table)

@@ -100,7 +100,7 @@ class Declared:
 
     @property
     def x_label(self) -> str:
-        """What lies along x: the last axis with its unit, or for a path what its places are."""
+        """What lies along x: the last axis with its unit; for a path, what its coordinates are."""
         last, unit = self.about["axes"][-1], self.unit_of("x")
         if self.about.get("points") and self.about["x"]:
             return unit or self.about["x"].replace("_", " ")

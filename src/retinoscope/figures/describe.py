@@ -118,7 +118,7 @@ def _single(array: Declared) -> Figure:
 
 
 def _by_depth(array: Declared) -> Figure:
-    """Values after each unit over normalised depth, kinds behind them (figs 8 and 9)."""
+    """Values after each unit over normalised depth, kinds as backgrounds (figs 8 and 9)."""
     count = len(array.values)
     units = zip(array.names, array.kinds, array.values, array.errors, strict=True)
     rows = tuple((unit, kind, number(v), number(e)) for unit, kind, v, e in units)
@@ -164,7 +164,7 @@ def _curves(array: Declared) -> Figure:
 
 
 def _span(places: np.ndarray, room: float = 0.0) -> tuple[float, float]:
-    """From the first place to the last, with that share of it as room on either side."""
+    """From the first coordinate to the last, with that share of it as room on either side."""
     finite = np.asarray(places, dtype=float)[np.isfinite(places)]
     low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
     more = room * (high - low) if high > low else 0.5 * abs(low) or 0.5

@@ -25,7 +25,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Colour:
-    """A place in a table of colours: a share from 0 to 1, or an index of a categorical one."""
+    """A colour of a table: a share from 0 to 1, or an index of a categorical one."""
 
     table: Table | None = None
     at: float = 0.0
@@ -83,7 +83,7 @@ class Band:
 
 @dataclass(frozen=True)
 class Mark:
-    """A place on the x axis where something ends or begins, and what."""
+    """A coordinate on the x axis where something ends or begins, and what."""
 
     x: float
     words: str

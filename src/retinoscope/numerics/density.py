@@ -13,7 +13,7 @@ _SPREAD = 0.01
 _ALIKE = 1e-9
 """Nodes that differ by less, as a share of the largest, differ by rounding."""
 _REACH = 5.0
-"""How many widths the axis goes on behind the last node."""
+"""How many widths the axis goes on after the last node."""
 
 
 def one_sided_density(values: np.ndarray, total: int) -> tuple[np.ndarray, np.ndarray]:
@@ -34,7 +34,7 @@ def one_sided_density(values: np.ndarray, total: int) -> tuple[np.ndarray, np.nd
     if not len(values):
         return np.empty(0), np.empty(0)
     sizes = np.abs(values)
-    # A bell narrower than the way from one place to the next would fall between them.
+    # A bell narrower than the way from one point to the next would fall between them.
     width = max(_bandwidth(sizes), sizes.max() / (POINTS - 5))
     at = np.linspace(0.0, sizes.max() + 4 * width, POINTS)
     bells = [np.exp(-0.5 * ((at[:, None] + s * sizes) / width) ** 2) for s in (-1, 1)]

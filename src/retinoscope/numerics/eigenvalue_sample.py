@@ -71,7 +71,7 @@ def sample_facts(values: np.ndarray, seed: int, known: bool = True) -> dict[str,
 
 
 def sample_densities(values: np.ndarray) -> dict[str, np.ndarray]:
-    """The density of the values of either sign and its places, by the names of fields."""
+    """The density of the values of either sign and its points, by the names of fields."""
     known = values[np.isfinite(values)]
     negative_at, negative = one_sided_density(known[known < 0], len(known))
     positive_at, positive = one_sided_density(known[known > 0], len(known))

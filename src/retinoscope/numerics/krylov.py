@@ -193,7 +193,7 @@ class Lanczos:
         return measures[self.which]
 
     def _wanted(self, values: np.ndarray, count: int) -> np.ndarray:
-        """The places of the values that are asked for, best first."""
+        """The indices of the values that are asked for, best first."""
         ends = [np.argsort(-measure, kind="stable")[:count] for measure in self._ends(values)]
         return np.array(list(dict.fromkeys(np.concatenate(ends).tolist())), dtype=np.int64)
 
@@ -204,7 +204,7 @@ class Lanczos:
     def _verdict(
         self, values: np.ndarray, residuals: np.ndarray, noise: float
     ) -> tuple[np.ndarray, bool]:
-        """The places of what is asked for, and whether all of it is found."""
+        """The indices of what is asked for, and whether all of it is found."""
         found = self._close(values, residuals, noise)
         places = self._wanted(values, self.k)
         settled = bool(found[places].all())
@@ -313,7 +313,7 @@ class _Space:
             leak = self.aside @ whole
             image = whole - leak @ self.aside
             self.leaks[:, newest] = leak.cpu().double().numpy()
-        # In exact arithmetic a product meets the last two vectors only (all, behind a restart);
+        # In exact arithmetic a product meets the last two vectors only (all, after a restart);
         # taking these away first makes one pass over the whole basis as good as two.
         near, basis = self.vectors[self._near : newest + 1], self.vectors[: newest + 1]
         first = near @ image

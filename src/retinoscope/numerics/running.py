@@ -36,7 +36,7 @@ class Mean:
 
     @classmethod
     def merge(cls, parts: Iterable[Mean]) -> Mean:
-        """The mean of all observations behind ``parts``; weighted by how many each has."""
+        """The mean of all observations of ``parts``; weighted by how many each has."""
         merged: Mean | None = None
         for part in parts:
             merged = part if merged is None else merged + part

@@ -1,7 +1,7 @@
 """The loss around the weights (Li et al., 2018, arXiv:1712.09913; Park & Kim, arXiv:2202.06709).
 
 Weights are moved along one or two directions, and the loss of training images is taken at each
-place. Random directions are Gaussian, each filter with the norm of the network's own; or the way
+point. Random directions are Gaussian, each filter with the norm of the network's own; or the way
 leads to another snapshot, or along the eigenvectors of the Hessian.
 """
 
@@ -89,7 +89,7 @@ class LandscapeResult(Result):
 
 @dataclass(frozen=True)
 class Landscape:
-    """The loss at places around the weights, along one or two directions."""
+    """The loss at points around the weights, along one or two directions."""
 
     result: ClassVar[type[Result]] = LandscapeResult
     schema: ClassVar[int] = 1
@@ -151,7 +151,7 @@ class Landscape:
 
     @property
     def places(self) -> np.ndarray:
-        """The places along a direction; 0 is one of them."""
+        """The coordinates of the points along a direction; 0 is one of them."""
         half = self.points // 2
         return np.arange(-half, half + 1) * (self.radius / half)
 
@@ -173,7 +173,7 @@ class Landscape:
         return each * len(indices) * (self.points if self.dimensions == 2 else 1)
 
     def measure(self, subject: Subject, piece: Piece, context: Context) -> Partial:
-        """The loss along a row of places."""
+        """The loss along a row of points."""
         from retinoscope.geometry.moving import Moving, squared_norms, squares
         from retinoscope.geometry.scores import scored
 
@@ -202,7 +202,7 @@ class Landscape:
         }  # fmt: skip
 
     def _row(self, place: int) -> list[tuple[float, ...]]:
-        """The coordinates of a piece: along the first direction, at one place of the second."""
+        """The coordinates of a piece: along the first direction, at one point of the second."""
         if self.dimensions == 1:
             return [(float(self.places[place]),)]
         return [(float(x), float(self.places[place])) for x in self.places]

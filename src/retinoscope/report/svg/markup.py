@@ -22,5 +22,5 @@ def tag(name: str, *children: str | Markup, **attributes: object) -> Markup:
 
 
 def _short(value: object) -> object:
-    """Coordinates with two digits behind the point: more cannot be seen."""
+    """Coordinates with two digits after the point: more cannot be seen."""
     return f"{value:.2f}".rstrip("0").rstrip(".") if isinstance(value, float) else value
