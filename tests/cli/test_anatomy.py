@@ -61,7 +61,7 @@ def test_shares_of_flops_add_up(tmp_path):
         (["test_vit", "--size", "0x32"], "--size 0x32 has no pixels"),
         (["test_vit", "--size", "large"], "'large' is no image size. Write 224, or 224x160"),
         (["test_vit", "--picture", "a.doc"], "A picture ends in .svg, .png, .pdf"),
-        (["test_vit", "--weights", "none.pth"], "There is no checkpoint '"),
+        (["test_vit", "--weights", "none.pth"], "There is no file '"),
     ],
 )
 def test_mistakes_end_in_one_paragraph_and_exit_code_2(arguments, says, monkeypatch, capsys):

@@ -25,8 +25,8 @@ from run.elsewhere import TINY
 FILES = Path(__file__).parent.parent / "run"
 STEP = re.compile(
     r"--[a-z]|retinoscope [a-z]|Did you mean|There are:|It has:|Expected|Write |Name |Give |Take "
-    r"|Use |Call |Choose |Make |Build |Try |Install |Put |Save |is one of|or more|must be|in Python"
-    r"|from 0|below|above|=…|Add |Set |Free |Check |Fix |Rename |returns?|Pass "
+    r"|Use |Call |Choose |Make |Build |Try |Install |Put |Copy |is one of|or more|Check |Fix |Let "
+    r"|in Python"
 )
 """What tells the reader how to go on."""
 PROPOSED = re.compile(r"Did you mean '([^']+)'")
@@ -135,7 +135,7 @@ EXAMINE = {
         "{world}/other.pth", "{world}/noise.pth", "{world}/empty.pth", "{world}/gone.pth",
         "{world}/noise.safetensors", "{world}/nothing", "{world}/noise.pt",
     ]),
-    "--output": st.sampled_from(["logits", "7", ""]),
+    "--output": st.sampled_from(["logits", "7"]),
     "--recipe": names(["micro", "cifar_strong", "deit"]),
     "--jobs": st.sampled_from(["0", "-1", "x"]),
     "--out": st.sampled_from(["{world}/other.pth", "{world}/texts"]),
@@ -222,7 +222,7 @@ def quick(examples: int) -> settings:
     )  # fmt: skip
 
 
-@quick(160)
+@quick(140)
 @given(wrong=wrong_commands(), number=st.integers(0, 10**9))
 def test_wrong_command_lines(wrong, number, world, capsys, monkeypatch, tmp_path_factory):
     words, spoilt = wrong
@@ -247,7 +247,7 @@ def test_wrong_command_lines(wrong, number, world, capsys, monkeypatch, tmp_path
 CALLS = {
     "load_model": (models, lambda word: retinoscope.load_model(word)),
     "load_subject": (models, lambda word: retinoscope.load_subject(word, "cues", images=4)),
-    "data": (data, lambda word: retinoscope.load_subject(TINY, word, images=4)),
+    "data": (data, lambda word: retinoscope.examine(TINY, word, probes=["variance"], out="run")),
     "probes": (
         probes,
         lambda word: retinoscope.examine(TINY, images=4, probes=[word], out="run"),
@@ -284,9 +284,7 @@ def test_wrong_calls(wrong, world, monkeypatch, tmp_path_factory):
     try:
         done = call(filled)
     except RetinoscopeError as error:
-        assert STEP.search(str(error)), f"{name} of {filled!r} does not say what to do: {error}"
-        return
-    if name == "probes":  # not applicable is an answer too; a result is not
-        assert not done.measured, f"{name} of {filled!r} measured something"
-        return
-    pytest.fail(f"{name} of {filled!r} gave {done!r:.200}")
+        said = str(error)
+    else:  # that nothing is applicable is an answer too, but no result
+        said = "" if getattr(done, "measured", True) else "Nothing was measured. Check the report."
+    assert STEP.search(said), f"{name} of {filled!r} does not say what to do: {said or done!r:.300}"

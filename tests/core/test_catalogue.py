@@ -83,8 +83,11 @@ def test_another_process_can_have_what_a_users_class_made(own):
         ("rank.py:Rnak", r"'rank\.py' has no class 'Rnak'\. Did you mean 'Rank'\? It has: Rank\."),
         ("rank.py:Helper", r"Helper in 'rank\.py' is no probe \(see retinoscope\.core\.probe\)"),
         ("beside.py", r"names a file but no class\. Write it as beside\.py:Class\. It has: no pro"),
-        ("broken.py:Rank", r"'broken\.py' fails: ZeroDivisionError: .* \(.*broken\.py:2\)"),
-        ("spelt.py:Rank", r"'spelt\.py' fails: SyntaxError: .* \(.*spelt\.py:1\)"),
+        (
+            "broken.py:Rank",
+            r"'broken\.py' fails: ZeroDivisionError: .* Fix it here: .*broken\.py:2",
+        ),
+        ("spelt.py:Rank", r"'spelt\.py' fails: SyntaxError: .* Fix it here: .*spelt\.py:1"),
     ],
 )
 def test_what_cannot_be_loaded_is_told(own, name, says):

@@ -141,7 +141,7 @@ def test_no_images(put):
     assert not is_image_folder(root)
     with pytest.raises(
         UnknownData,
-        match=r"no images but 3 other files \(2 .parquet, 1 .txt\). Understood are an image file",
+        match=r"no images but 3 other files \(2 .parquet, 1 .txt\). Give an image file",
     ):
         find_splits(root)
     assert is_image_folder(put("deep/er/1.png"))
@@ -154,7 +154,7 @@ def test_empty_folder(tmp_path):
 
 def test_paths_that_are_no_folder(put):
     root = put("notes.txt")
-    with pytest.raises(UnknownData, match=r"'.*gone' does not exist. Understood are"):
+    with pytest.raises(UnknownData, match=r"'.*gone' does not exist. Give an image file"):
         find_splits(root / "gone")
     with pytest.raises(UnknownData, match=r"'.*notes.txt' is a file, but no image"):
         find_splits(root / "notes.txt")

@@ -110,7 +110,8 @@ def load_file(path: Path | str) -> ModuleType:
     except Exception as error:
         del sys.modules[name]
         raise UnreadableFile(
-            f"{str(path)!r} fails: {type(error).__name__}: {first_line(error)} ({_line(error)})"
+            f"{str(path)!r} fails: {type(error).__name__}: {first_line(error)} Fix it here: "
+            f"{_line(error)}"
         ) from error
     finally:
         sys.path.remove(str(file.parent))

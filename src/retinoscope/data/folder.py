@@ -20,7 +20,7 @@ SUFFIXES = frozenset(
 _HELD_OUT = ("val", "validation", "valid", "eval")
 SPLITS = ("train", "test", *_HELD_OUT)
 _UNDERSTOOD = (
-    "Understood are an image file, a folder of images, a folder with one folder of images per "
+    "Give an image file, a folder of images, a folder with one folder of images per "
     f"class, and one with such folders inside {', '.join(SPLITS)}. Images end in "
     f"{' '.join(sorted(SUFFIXES))}."
 )

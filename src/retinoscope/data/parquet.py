@@ -248,7 +248,7 @@ def _open(path: Path) -> pq.ParquetFile:
 def _unreadable(path: Path, error: Exception) -> UnreadableFile:
     return UnreadableFile(
         f"{str(path)!r} cannot be read as a Parquet table: {first_line(error)} It is damaged, or "
-        "was not copied to its end."
+        "was not copied to its end. Copy or download it again."
     )
 
 

@@ -29,7 +29,10 @@ _HARMLESS = re.compile(r"collections\.OrderedDict|torch\._utils\._rebuild_\w+|to
 def read_checkpoint(path: Path, allow_pickle: bool = False) -> dict[str, Tensor]:
     """The tensors in a ``.safetensors`` or ``.pth`` file by their names."""
     if not path.is_file():
-        raise UnreadableFile(f"There is no checkpoint {str(path)!r}.")
+        raise UnreadableFile(
+            f"There is no file {str(path)!r} to read weights from. Name one that exists: a "
+            ".safetensors file, or a .pth file that torch.save wrote."
+        )
     try:
         if path.suffix == ".safetensors":
             return load_file(path)

@@ -141,7 +141,10 @@ def _build_from_weights(path: str, options: Mapping[str, Any], pretrained: bool)
     """The model that a file says it belongs to, operated on as the file says."""
     file = Path(path)
     if not file.is_file():
-        raise UnknownModel(f"There is no file {path!r} to build a model from.")
+        raise UnknownModel(
+            f"There is no file {path!r} to build a model from. Make one with: retinoscope build "
+            "MODEL --apply SURGERY --out FILE.safetensors"
+        )
     if options:
         raise UnknownModel(f"{path!r} is built as it was saved; it takes no options.")
     way = read_construction(file)

@@ -75,7 +75,10 @@ def find_snapshots(folder: Path | str) -> tuple[Snapshot, ...]:
     """
     here = Path(folder).expanduser().resolve()
     if not here.is_dir():
-        raise NoSnapshots(f"There is no folder {str(folder)!r} to take snapshots from.")
+        raise NoSnapshots(
+            f"There is no folder {str(folder)!r} to take snapshots from. Name the folder of a "
+            "training, or one with .safetensors files."
+        )
     training = find_history(here / "any")
     ours = training is not None and here in (training, training / "snapshots")
     found = _of_training(training) if training is not None and ours else _of_files(here)

@@ -63,7 +63,8 @@ def build_timm(name: str, options: Mapping[str, Any], pretrained: bool) -> Built
     if not timm.is_model(architecture):
         raise UnknownModel(
             f"timm has no model {architecture!r}. {did_you_mean(architecture, timm.list_models())}"
-            "Other sources: torchvision:NAME, hf:PATH_OR_NAME, path/file.py:function"
+            "List all with: retinoscope list models. Other sources: torchvision:NAME, "
+            "hf:PATH_OR_NAME, path/file.py:function"
         )
     tags = [t.partition(".")[2] for t in timm.list_pretrained(f"{architecture}.*")]
     if tag and tag not in tags:
@@ -186,7 +187,10 @@ def build_from_file(
             f"{name!r} names a file but no function. Write it as path/file.py:function"
         )
     if not path.is_file():
-        raise UnknownModel(f"There is no file {file!r} to take {function!r} from.")
+        raise UnknownModel(
+            f"There is no file {file!r} to take {function!r} from. Write path/file.py:function "
+            "with the path of a file that exists."
+        )
     before = torch.get_rng_state()
     module = _import(path)
     torch.set_rng_state(before)  # a file that seeds when it is read must not choose the weights
@@ -203,7 +207,10 @@ def build_from_file(
     try:
         inspect.signature(maker).bind(**given)
     except TypeError as error:
-        raise UnknownModel(f"{name} cannot be built with these options: {error}.") from None
+        raise UnknownModel(
+            f"{name} cannot be built with these options: {error}. Write them as its parameters are "
+            f"called: {name}:key=value,key=value"
+        ) from None
     size = _declared_size(maker, options)
     if pretrained or told or not redraw:
         model = _made(name, maker, given)
@@ -221,7 +228,10 @@ def _made(name: str, maker: Callable[..., Any], options: Mapping[str, Any]) -> n
     except Exception as error:
         raise _broken(name, error) from error
     if not isinstance(model, nn.Module):
-        raise UnknownModel(f"{name} returned {type(model).__name__}, not an nn.Module.")
+        raise UnknownModel(
+            f"{name} returned {type(model).__name__}, not an nn.Module. Let the function return the "
+            "network."
+        )
     return model
 
 
@@ -280,7 +290,9 @@ def _broken(name: str, error: Exception) -> UnknownModel:
     place = f"{error.filename}:{error.lineno}" if isinstance(error, SyntaxError) else (
         f"{frame.filename}:{frame.lineno}"
     )  # fmt: skip
-    return UnknownModel(f"{name} fails: {type(error).__name__}: {first_line(error)} ({place})")
+    return UnknownModel(
+        f"{name} fails: {type(error).__name__}: {first_line(error)} Fix it here: {place}"
+    )
 
 
 def _create(name: str, build: Callable[[], Any], pretrained: bool) -> Any:
@@ -290,13 +302,21 @@ def _create(name: str, build: Callable[[], Any], pretrained: bool) -> Any:
     except (OSError, ConnectionError) as error:
         if pretrained:
             raise _unavailable(name, first_line(error)) from error
-        raise UnknownModel(f"{name} cannot be built: {first_line(error)}") from error
+        raise UnknownModel(
+            f"{name} cannot be built: {first_line(error)} Check the name and its files."
+        ) from error
     except TypeError as error:
-        raise UnknownModel(f"{name} cannot be built with these options: {error}") from error
+        raise UnknownModel(
+            f"{name} cannot be built with these options: {error}. Options follow the name, as the "
+            f"model's constructor calls them: {name}:num_classes=10"
+        ) from error
     except Exception as error:
         if pretrained and "huggingface_hub" in type(error).__module__:
             raise _unavailable(name, first_line(error)) from error
-        raise
+        raise UnknownModel(
+            f"{name} cannot be built: {type(error).__name__}: {first_line(error)} Check its "
+            "options, or its files."
+        ) from error
 
 
 def _unavailable(name: str, why: str) -> WeightsUnavailable:
