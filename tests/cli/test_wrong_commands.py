@@ -26,7 +26,7 @@ FILES = Path(__file__).parent.parent / "run"
 STEP = re.compile(
     r"--[a-z]|retinoscope [a-z]|Did you mean|There are:|It has:|Expected|Write |Name |Give |Take "
     r"|Use |Call |Choose |Make |Build |Try |Install |Put |Copy |is one of|or more|Check |Fix |Let "
-    r"|in Python"
+    r"|in Python|Options follow| is above | is below "
 )
 """What tells the reader how to go on."""
 PROPOSED = re.compile(r"Did you mean '([^']+)'")
@@ -135,7 +135,6 @@ EXAMINE = {
         "{world}/other.pth", "{world}/noise.pth", "{world}/empty.pth", "{world}/gone.pth",
         "{world}/noise.safetensors", "{world}/nothing", "{world}/noise.pt",
     ]),
-    "--output": st.sampled_from(["logits", "7"]),
     "--recipe": names(["micro", "cifar_strong", "deit"]),
     "--jobs": st.sampled_from(["0", "-1", "x"]),
     "--out": st.sampled_from(["{world}/other.pth", "{world}/texts"]),
@@ -222,9 +221,21 @@ def quick(examples: int) -> settings:
     )  # fmt: skip
 
 
-@quick(140)
+@quick(40)
 @given(wrong=wrong_commands(), number=st.integers(0, 10**9))
 def test_wrong_command_lines(wrong, number, world, capsys, monkeypatch, tmp_path_factory):
+    try_command(wrong, number, world, capsys, monkeypatch, tmp_path_factory)
+
+
+@pytest.mark.proof
+@quick(200)
+@given(wrong=wrong_commands(), number=st.integers(0, 10**9))
+def test_200_wrong_command_lines(wrong, number, world, capsys, monkeypatch, tmp_path_factory):
+    try_command(wrong, number, world, capsys, monkeypatch, tmp_path_factory)
+
+
+def try_command(wrong, number, world, capsys, monkeypatch, tmp_path_factory):
+    """Run a wrong command line, and what its message proposes."""
     words, spoilt = wrong
     out = str(tmp_path_factory.mktemp("out") / f"run{number}")
     filled = [word.format(world=world, out=out) if "{" in word else word for word in words]
@@ -275,9 +286,21 @@ def wrong_calls(draw: st.DrawFn):
     return name, call, draw(strategy)
 
 
-@quick(60)
+@quick(25)
 @given(wrong=wrong_calls())
 def test_wrong_calls(wrong, world, monkeypatch, tmp_path_factory):
+    try_call(wrong, world, monkeypatch, tmp_path_factory)
+
+
+@pytest.mark.proof
+@quick(200)
+@given(wrong=wrong_calls())
+def test_200_wrong_calls(wrong, world, monkeypatch, tmp_path_factory):
+    try_call(wrong, world, monkeypatch, tmp_path_factory)
+
+
+def try_call(wrong, world, monkeypatch, tmp_path_factory):
+    """Make a wrong call in Python."""
     name, call, word = wrong
     monkeypatch.chdir(tmp_path_factory.mktemp("here"))
     filled = word.format(world=world) if isinstance(word, str) and "{" in word else word

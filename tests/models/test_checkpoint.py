@@ -151,7 +151,7 @@ def test_a_class_that_is_not_at_hand_is_no_damage(tmp_path):
 
 
 def test_nothing_there_and_nothing_in_it(tmp_path):
-    with pytest.raises(UnreadableFile, match="There is no file .* to read weights from"):
+    with pytest.raises(UnreadableFile, match=r"There is no file .* to read weights from"):
         read_checkpoint(tmp_path / "none.pth")
     torch.save({"epoch": 3, "lr": 0.1}, tmp_path / "w.pth")
     with pytest.raises(

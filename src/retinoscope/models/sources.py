@@ -229,8 +229,8 @@ def _made(name: str, maker: Callable[..., Any], options: Mapping[str, Any]) -> n
         raise _broken(name, error) from error
     if not isinstance(model, nn.Module):
         raise UnknownModel(
-            f"{name} returned {type(model).__name__}, not an nn.Module. Let the function return the "
-            "network."
+            f"{name} returned {type(model).__name__}, not an nn.Module. Let the function return "
+            "the network."
         )
     return model
 
