@@ -2,7 +2,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from retinoscope.core.specification import MalformedSpecification, Specification, split_label
+from retinoscope.core.specification import (
+    MalformedSpecification,
+    Specification,
+    short_name,
+    short_names,
+    split_label,
+)
 
 keys = st.from_regex(r"[a-z_]{1,8}", fullmatch=True)
 odd_text = st.text(st.sampled_from("ab1.,:=[](){}'\"\\ +-/\n"), max_size=12)
@@ -112,3 +118,15 @@ def test_an_existing_file_is_that_file(tmp_path, monkeypatch):
 )
 def test_labels(text, label, name):
     assert split_label(text) == (label, name)
+
+
+def test_short_names_keep_what_tells_them_apart():
+    assert short_name("resnet50:num_classes=10") == "resnet50:num_classes=10"
+    assert short_name("/deep/down/net.py:build") == "net.py:build"
+    assert short_name("hf:/models/vit") == "hf:vit"
+    assert short_name("/a/mine.safetensors") == "mine.safetensors"
+    assert short_name("a/net.py:f:k=2,weights=b/w.pth") == "net.py:f:k=2 (w.pth)"
+    same = "x/net.py:build"
+    assert short_names([same, same]) == ["net.py:build"] * 2  # one model, twice
+    ends = [f"/runs/{name}/snapshots/end.safetensors" for name in ("a/x", "b/x")]
+    assert short_names(ends) == ["a/x/end", "b/x/end"]

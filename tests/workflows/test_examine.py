@@ -7,10 +7,12 @@ from retinoscope.run.subject import load_subject
 from retinoscope.workflows.examine import default_folder, examine
 from run.elsewhere import TINY
 
+SHORT = "tiny.py:build:img_size=16"
+
 
 def test_examine_goes_on_past_a_model_that_fails(tmp_path):
     done = examine([TINY, "resnet51"], images=20, out=tmp_path / "run", pretrained=False)
-    assert list(done.results) == [TINY]
+    assert list(done.results) == [SHORT]
     assert "timm has no model 'resnet51'" in done.failures[0][1]
     assert "could not be examined" in done.report.read_text()
     assert "resnet51 could not be examined" in str(done)
@@ -49,8 +51,8 @@ def test_a_label_is_what_a_model_is_called(tmp_path, monkeypatch):
 
 def test_a_label_changes_nothing_that_is_measured(tmp_path):
     plain, named = load_subject(TINY, images=8), load_subject(f"mine={TINY}", images=8)
-    assert (plain.name, named.name) == (TINY, "mine")
+    assert (plain.name, named.name) == (SHORT, "mine")
     assert plain.fingerprint == named.fingerprint
     assert named.anatomy.model == TINY
-    assert named.another(TINY).name == TINY
+    assert named.another(TINY).name == SHORT
     assert load_subject(TINY, name="other", images=8).name == "other"

@@ -10,7 +10,7 @@ from rich.console import Console
 from typer import Argument, Option
 
 from retinoscope.cli.options import MODEL, with_fields
-from retinoscope.core.specification import split_label
+from retinoscope.core.specification import short_names, split_label
 from retinoscope.run.specification import SubjectSpecification
 
 _MODEL = f"""{MODEL}. [cyan]LABEL=NAME[/] gives it a label. Several are shown one after the other,
@@ -52,8 +52,10 @@ def anatomy(
     found = []
     with progress_bar(console) as progress:
         task = progress.add_task("", total=len(models))
-        for label, name in map(split_label, models):
-            called = label or name
+        named = [split_label(model) for model in models]
+        shorts = short_names([name for _, name in named])
+        for (label, name), short in zip(named, shorts, strict=True):
+            called = label or short
             progress.update(task, description=f"taking {called} apart")
             made = anatomy_of(name, say=_say, **model_settings)
             progress.update(task, advance=1)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from rich.console import Console
 from typer import Argument, Option
 
+from retinoscope.cli.next import examine_command
 from retinoscope.cli.options import MODEL, with_fields
 from retinoscope.run.specification import SubjectSpecification
 
@@ -69,7 +70,8 @@ def build(
         console.print("Nothing was written: name a file with --out F.safetensors", style="dim")
         return
     made.save(out)
-    console.print(f"Written to {out}. Next: retinoscope examine {out}", highlight=False)
+    for line in (f"Written to {out}", f"Next: {examine_command(out)}"):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def _describe(console: Console, made: BuiltModel) -> None:

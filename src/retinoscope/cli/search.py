@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shlex
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -13,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from typer import Argument, Exit, Option
 
+from retinoscope.cli.next import examine_command
 from retinoscope.cli.options import MODEL, with_fields
 from retinoscope.core.folders import safe_name
 from retinoscope.core.specification import Specification
@@ -122,18 +122,7 @@ def _conclude(console: Console, found: Search, out: Path) -> None:
         say("No attention unit raised accuracy: the best network is the unchanged one.")
     say(f"Figure: {out / 'search.svg'}")
     say(f"Best network: {out / 'winner.safetensors'} (seed {found.winner_seed})")
-    say(f"Next: {_next(out / 'winner.safetensors')}")
-
-
-def _next(winner: Path) -> str:
-    """The command that looks into the winner."""
-    from retinoscope.models.built_file import read_construction
-
-    way = read_construction(winner)
-    # Of a model that is code, a file of weights alone is no name.
-    code = way is not None and ".py" in way.model
-    named = [way.model, "--weights", str(winner)] if way and code else [str(winner)]
-    return shlex.join(["retinoscope", "examine", *named])
+    say(f"Next: {examine_command(out / 'winner.safetensors')}")
 
 
 class Progress:

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from rich.console import Console
 from typer import Argument, Exit, Option
 
+from retinoscope.cli.next import examine_command
 from retinoscope.cli.options import with_fields
 from retinoscope.core.folders import safe_name
 from retinoscope.core.specification import Specification
@@ -90,7 +91,7 @@ def _conclude(done: Any) -> None:
         sys.stdout.write("Not finished: the same command without --until goes on.\n")
         return
     sys.stdout.write(f"Learning curves: {build_report(done.folder)}\n")
-    sys.stdout.write(f"Trained model: {done.end}\nNext: retinoscope examine {done.end}\n")
+    sys.stdout.write(f"Trained model: {done.end}\nNext: {examine_command(done.end)}\n")
 
 
 def _folder(named: str, recipe: Any) -> Path:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import ast
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -93,6 +93,57 @@ def split_label(text: str) -> tuple[str | None, str]:
     if found is None or len(_existing(text)) >= found.end():
         return None, text
     return found[1], text[found.end() :]
+
+
+def short_name(text: str, folders: int = 0) -> str:
+    """A model's name for tables and titles: files without the folders that they are in.
+
+    Args:
+        text: The name as it was given.
+        folders: How many of the folders to keep.
+
+    Example:
+        >>> short_name("/home/me/net.py:build:depth=2")
+        'net.py:build:depth=2'
+        >>> short_name("runs/wide/snapshots/end.safetensors")
+        'wide/end'
+        >>> short_name("net.py:build:weights=runs/wide/snapshots/end.safetensors")
+        'net.py:build (wide/end)'
+    """
+    asked = Specification.parse(text)
+    options = dict(asked.options)
+    weights = options.pop("weights", None)
+    prefix, path = ("hf:", asked.name[3:]) if asked.name.startswith("hf:/") else ("", asked.name)
+    name = Specification(f"{prefix}{_last(path, folders)}", options)
+    shown = str(name) if options else name.name
+    return shown if weights is None else f"{shown} ({_last(str(weights), folders)})"
+
+
+def short_names(names: Sequence[str]) -> list[str]:
+    """Short names of models, with as many folders as tell them apart.
+
+    Example:
+        >>> short_names(["a/net.py:build", "b/net.py:build", "resnet50"])
+        ['a/net.py:build', 'b/net.py:build', 'resnet50']
+    """
+    shown = [short_name(name) for name in names]
+    for folders in range(1, max((name.count("/") for name in names), default=0) + 1):
+        if len(set(shown)) == len(set(names)):
+            break
+        shown = [
+            short_name(name, folders) if shown.count(now) > 1 else now
+            for name, now in zip(names, shown, strict=True)
+        ]
+    return shown
+
+
+def _last(path: str, folders: int) -> str:
+    """The end of a path; that of a snapshot is the name of its training and its own."""
+    parts = path.split("/")
+    if len(parts) > 2 and parts[-2] == "snapshots":
+        parts = [*parts[:-2], parts[-1].rpartition(".")[0]]
+        folders += 1
+    return "/".join(parts[-1 - folders :])
 
 
 def _existing(text: str) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 from retinoscope.anatomy.dissect import dissect
 from retinoscope.core.anatomy import Anatomy
 from retinoscope.core.preprocessing import Size, image_size
+from retinoscope.core.specification import short_name
 from retinoscope.core.wording import assumed_words
 from retinoscope.models.load import load_model
 from retinoscope.models.redraw import WeightsFixed
@@ -40,6 +41,6 @@ def anatomy_of(
         loaded = load()
     # Normalisation is no part of an anatomy.
     if say is not None and (assumed := [one for one in loaded.assumed if one.startswith("size")]):
-        say(assumed_words(name, assumed))
+        say(assumed_words(short_name(name), assumed))
     found = dissect(loaded.model, loaded.image[1:], output=output, name=name)
     return replace(found, weights=loaded.weights)

@@ -14,11 +14,12 @@ from retinoscope.anatomy.dissect import known_or_taken_apart
 from retinoscope.core.anatomy import Anatomy
 from retinoscope.core.errors import WrongInput
 from retinoscope.core.preprocessing import Size, image_size
+from retinoscope.core.specification import Specification, short_name
 from retinoscope.core.surgery import Surgery
 from retinoscope.core.wording import assumed_words
 from retinoscope.models.assumed import Channels
 from retinoscope.models.built_file import Construction, write_built
-from retinoscope.models.load import LoadedModel, load_model
+from retinoscope.models.load import LoadedModel, load_model, split_weights
 from retinoscope.surgery import parse_surgery, write_surgery
 from retinoscope.surgery.operate import operate
 
@@ -85,7 +86,7 @@ def build_model(
         size=asked, mean=mean, std=std,
     )  # fmt: skip
     if say is not None and loaded.assumed:
-        say(assumed_words(name, loaded.assumed))
+        say(assumed_words(short_name(name), loaded.assumed))
     made, sides = loaded.construction, loaded.image[1:]
     if made and sides != made.size:
         raise WrongInput(
@@ -105,7 +106,7 @@ def build_model(
     return BuiltModel(
         model,
         Construction(
-            made.model if made else name,
+            made.model if made else str(split_weights(Specification.parse(name))[0]),
             (*(made.surgeries if made else ()), *written),
             sides,
             loaded.weights,

@@ -17,6 +17,7 @@ from torch import nn
 
 from retinoscope.core.errors import UnreadableFile
 from retinoscope.core.files import write_atomically
+from retinoscope.core.specification import Specification
 from retinoscope.models.damage import unreadable
 
 _ENTRY = "retinoscope"
@@ -41,6 +42,12 @@ class Construction:
     mean: tuple[float, ...] | None = None
     """Normalisation of its images; None for that of the model by its name."""
     std: tuple[float, ...] | None = None
+
+
+def names_code(model: str) -> bool:
+    """Whether a model's name is that of a function in a file, which runs when it is loaded."""
+    source = Specification.parse(model).name
+    return source.endswith(".py") or ".py:" in source
 
 
 def write_built(path: Path, model: nn.Module, construction: Construction) -> None:

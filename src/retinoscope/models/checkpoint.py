@@ -18,6 +18,7 @@ from torch.serialization import get_unsafe_globals_in_checkpoint
 from retinoscope.core.errors import UnreadableFile, UnsafeCheckpoint, WeightsMismatch, first_line
 from retinoscope.models.damage import unreadable
 
+CHECKPOINTS = (".safetensors", ".pth", ".pt")
 # Where training scripts put the weights inside a checkpoint, best first.
 _ENTRIES = ("state_dict_ema", "model_ema", "state_dict", "model_state_dict", "model", "weights")
 _LISTED = 8

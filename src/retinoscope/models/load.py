@@ -7,6 +7,7 @@
 ``hf:PATH_OR_NAME``             a transformers model: a folder, a ``config.json``, a name on the hub
 ``path/file.py:function``       whatever your own function returns; this runs the file
 ``path/file.safetensors``       what ``retinoscope build`` wrote: model, surgeries and weights
+``NAME:weights=FILE``           any of these with the weights of a ``.safetensors`` or ``.pth`` file
 ==============================  ===================================================================
 """
 
@@ -26,7 +27,7 @@ from retinoscope.core.preprocessing import Preprocessing, Size
 from retinoscope.core.specification import Specification
 from retinoscope.models.assumed import Channels, settled
 from retinoscope.models.built_file import Construction, read_construction
-from retinoscope.models.checkpoint import load_weights
+from retinoscope.models.checkpoint import CHECKPOINTS, load_weights
 from retinoscope.models.history import find_history
 from retinoscope.models.sources import (
     SIZE,
@@ -36,6 +37,7 @@ from retinoscope.models.sources import (
     build_timm,
     build_torchvision,
     build_transformers,
+    takes_argument,
 )
 from retinoscope.surgery.operate import operate
 
@@ -88,7 +90,8 @@ def load_model(
         mean: Of the normalisation, one number or one per channel. Default: the model's own.
         std: Likewise.
     """
-    specification = Specification.parse(name)
+    specification, named_weights = split_weights(Specification.parse(name))
+    weights = weights or named_weights
     source, build = _source(specification)
     way = None if weights is None else read_construction(Path(weights))
     with torch.random.fork_rng(devices=[]):
@@ -118,6 +121,20 @@ def load_model(
         None if file is None else find_history(file),
         assumed,
     )
+
+
+def split_weights(specification: Specification) -> tuple[Specification, str | None]:
+    """A name without its option ``weights``, and that file; None where it names none.
+
+    A function of the user's own that has an argument of this name keeps it.
+    """
+    options = dict(specification.options)
+    file = options.pop("weights", None)
+    if not isinstance(file, str) or not file.endswith(CHECKPOINTS):
+        return specification, None
+    if takes_argument(specification.name, "weights"):
+        return specification, None
+    return Specification(specification.name, options), file
 
 
 def _untrained(seed: int, drawn: str) -> str:
@@ -158,7 +175,8 @@ def _build_from_weights(path: str, options: Mapping[str, Any], pretrained: bool)
     if build is build_from_file:  # whoever made the file must not choose what code runs here
         raise UnknownModel(
             f"{path!r} was built from {way.model}, which is code of its maker's. If you trust it, "
-            f"name it yourself: {way.model} with --weights {path} (in Python weights=…)."
+            f"name it yourself: {way.model} with --weights {path} (in Python weights=…), or as one "
+            f"name, {_with_weights(way.model, path)}"
         )
     built = _operated(build(source, specification.options, False), way)
     if not pretrained:
@@ -168,7 +186,7 @@ def _build_from_weights(path: str, options: Mapping[str, Any], pretrained: bool)
 
 def _checked(way: Construction, name: str, weights: str) -> Construction:
     """The way to build a model by another name, which must be that of the same model."""
-    ours, theirs = Specification.parse(name), Specification.parse(way.model)
+    ours, theirs = (split_weights(Specification.parse(n))[0] for n in (name, way.model))
     same = Path(ours.name).name == Path(theirs.name).name and ours.options == theirs.options
     if not same:
         raise WeightsMismatch(
@@ -176,6 +194,11 @@ def _checked(way: Construction, name: str, weights: str) -> Construction:
             f"model, or that model: {way.model}"
         )
     return way
+
+
+def _with_weights(model: str, path: str) -> str:
+    asked = Specification.parse(model)
+    return str(Specification(asked.name, {**asked.options, "weights": path}))
 
 
 def _operated(base: Built, way: Construction) -> Built:

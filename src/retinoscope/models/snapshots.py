@@ -32,8 +32,8 @@ from retinoscope.core.errors import (
 )
 from retinoscope.core.history import MARK
 from retinoscope.core.probe import Needs
-from retinoscope.core.specification import Specification
 from retinoscope.core.subject import Subject
+from retinoscope.models.built_file import names_code
 from retinoscope.models.checkpoint import file_hash, read_checkpoint, state_hash
 from retinoscope.models.damage import unreadable
 from retinoscope.models.history import find_history
@@ -127,8 +127,7 @@ def read_snapshot(snapshot: Snapshot) -> dict[str, Tensor]:
     """All weights and buffers by name: read, or drawn by their seed and checked."""
     if snapshot.path is not None:
         return read_checkpoint(snapshot.path)
-    source = Specification.parse(snapshot.model).name
-    if source.endswith(".py") or ".py:" in source:  # whoever made the folder must not run code here
+    if names_code(snapshot.model):  # whoever made the folder must not run code here
         raise WeightsMismatch(
             f"The snapshot {snapshot.name!r} is to be drawn from {snapshot.model}, which is code "
             "of its maker's and is not run. Put a file "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import inspect
 import sys
@@ -219,6 +220,20 @@ def build_from_file(
         return replace(describe_module(model, called, size), trained=None if own else False)
     model, drawn = drawn_by_seed(name, lambda: _made(name, maker, given))
     return replace(describe_module(model, None, size), trained=False, drawn=drawn)
+
+
+def takes_argument(name: str, argument: str) -> bool:
+    """Whether a name is that of a function in a file with such an argument; the file is not run."""
+    file, _, function = name.rpartition(":")
+    try:
+        found = ast.parse(Path(file).read_bytes()) if file.endswith(".py") else ast.Module([], [])
+    except (OSError, SyntaxError, ValueError):  # said when it is loaded
+        return False
+    return any(
+        argument in {one.arg for one in [*node.args.args, *node.args.kwonlyargs]}
+        for node in found.body
+        if isinstance(node, ast.FunctionDef) and node.name == function
+    )
 
 
 def _made(name: str, maker: Callable[..., Any], options: Mapping[str, Any]) -> nn.Module:

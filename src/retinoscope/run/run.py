@@ -342,10 +342,11 @@ def _check_size(subject: Subject, other: Subject) -> None:
     """Both see the same images, so both must take them at the same size."""
     own, theirs = ("×".join(map(str, s.anatomy.image)) for s in (subject, other))
     if own != theirs:
+        named = other.protocol.get("model", other.name)
         raise NotApplicable(
             f"shows {other.name} the images of {subject.name}, which are {own}; it takes {theirs}. "
-            f"Build it for that size if it can be ([{other.name}:img_size="
-            f"{subject.anatomy.image[-1]}]), or give both one with --size"
+            f"Build it for that size if it can be ([{named}:img_size={subject.anatomy.image[-1]}]), "
+            "or give both one with --size"
         )
 
 

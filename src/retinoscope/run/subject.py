@@ -18,7 +18,7 @@ from retinoscope import __version__
 from retinoscope.anatomy.replay import replay
 from retinoscope.core.errors import WrongInput
 from retinoscope.core.preprocessing import Preprocessing
-from retinoscope.core.specification import split_label
+from retinoscope.core.specification import short_name, split_label
 from retinoscope.core.subject import ASSUMED_AUGMENTATION, Origin, Split, Subject
 from retinoscope.data.augment import Augmentation
 from retinoscope.data.load import load_data
@@ -27,7 +27,7 @@ from retinoscope.data.split import ImageSplit
 from retinoscope.data.subset import balanced_subset
 from retinoscope.models.assumed import settled
 from retinoscope.models.built_file import read_construction
-from retinoscope.models.checkpoint import state_hash
+from retinoscope.models.checkpoint import CHECKPOINTS, state_hash
 from retinoscope.models.device import find_device
 from retinoscope.models.load import LoadedModel, load_model
 from retinoscope.models.normalise import Normalise, PixelModel
@@ -35,8 +35,6 @@ from retinoscope.models.sources import describe_module
 from retinoscope.run.labels import has_classifier, model_classes
 from retinoscope.run.specification import Precision, SubjectSpecification
 from retinoscope.train.recipe import recorded_recipe
-
-_CHECKPOINTS = (".safetensors", ".pth", ".pt")
 
 
 def load_subject(
@@ -100,7 +98,7 @@ class Named:
 
     def _specification(self, name: str) -> SubjectSpecification:
         # A snapshot is the same model with other weights, unless the file says what it is itself.
-        if name.endswith(_CHECKPOINTS) and read_construction(Path(name)) is None:
+        if name.endswith(CHECKPOINTS) and read_construction(Path(name)) is None:
             return replace(self.specification, weights=name)
         return replace(self.specification, model=name, weights=None, label=None, output=None)
 
@@ -196,7 +194,7 @@ def _assemble(
     ]
     plain += [["passes", specification.passes, specification.seed]] * (specification.passes > 0)
     return Subject(
-        name=specification.label or specification.model,
+        name=specification.label or short_name(specification.model),
         backbone=backbone,
         model=PixelModel(normalise, backbone, specification.output).train(backbone.training),
         replay=taken,

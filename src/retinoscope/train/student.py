@@ -12,7 +12,7 @@ from retinoscope.core.settings import WrongSetting
 from retinoscope.core.specification import Specification
 from retinoscope.layers.dropout import MonteCarloDropout
 from retinoscope.models.built_file import Construction
-from retinoscope.models.load import LoadedModel, load_model
+from retinoscope.models.load import LoadedModel, load_model, split_weights
 from retinoscope.models.normalise import Normalise
 from retinoscope.train.recipe import Recipe
 
@@ -77,7 +77,7 @@ def load_student(recipe: Recipe) -> tuple[LoadedModel, Construction]:
             f"from {way.model}."
         )
     return loaded, Construction(
-        way.model if way else name,
+        way.model if way else str(split_weights(Specification.parse(name))[0]),
         way.surgeries if way else (),
         own.size,
         loaded.weights,

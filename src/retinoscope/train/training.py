@@ -16,6 +16,7 @@ from retinoscope.anatomy.dissect import dissect
 from retinoscope.core.errors import RetinoscopeError, first_line
 from retinoscope.core.folders import writing
 from retinoscope.core.settings import WrongSetting
+from retinoscope.core.specification import short_name
 from retinoscope.core.wording import assumed_words
 from retinoscope.models.built_file import Construction, write_built
 from retinoscope.models.load import LoadedModel
@@ -84,7 +85,7 @@ class Training:
         recipe = self.recipe
         self.loaded, self.construction = load_student(recipe)
         if self.loaded.assumed:
-            self.say(assumed_words(recipe.model, self.loaded.assumed))
+            self.say(assumed_words(short_name(recipe.model), self.loaded.assumed))
         student = Student(self.loaded, recipe.distillation != "none")
         preprocessing = self.loaded.preprocessing
         shape = shape_of(student)

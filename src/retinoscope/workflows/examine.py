@@ -14,7 +14,7 @@ from retinoscope.core.errors import NotApplicable, RetinoscopeError, WrongInput
 from retinoscope.core.folders import safe_name
 from retinoscope.core.probe import Probe, Watcher
 from retinoscope.core.result import Result
-from retinoscope.core.specification import split_label
+from retinoscope.core.specification import short_names, split_label
 from retinoscope.core.subject import Subject
 from retinoscope.core.wording import assumed_words
 from retinoscope.report.build import build_report
@@ -94,10 +94,15 @@ def examine(
     engine, reporter = choose_engine(jobs, ray), reporter or watched()
     new = not folder.exists()
     run = Run(folder, fresh=fresh, engine=engine, reporter=reporter)
+    shown = _shown(asked)
+
+    def load(model: str | Subject) -> Subject:
+        return _subject(model, data, reporter, settings | shown.get(_name(model), {}))
+
     course = _Course(run, [AskedModel(_name(m)) for m in asked], command, Examination(folder))
     try:
         course.write()
-        course.load(asked, lambda model: _subject(model, data, reporter, settings), questions)
+        course.load(asked, load, questions)
         course.measure(base.name if base else None)
     except KeyboardInterrupt:
         course.write()
@@ -189,6 +194,12 @@ def _subject(
     if assumed := subject.protocol.get("assumed"):
         reporter.say(assumed_words(subject.name, assumed))
     return subject
+
+
+def _shown(models: Sequence[str | Subject]) -> dict[str, dict[str, str]]:
+    """Short names for models that have no label, by their names."""
+    named = [model for model in models if isinstance(model, str) and split_label(model)[0] is None]
+    return {name: {"name": short} for name, short in zip(named, short_names(named), strict=True)}
 
 
 def default_folder(models: Sequence[str], data: Any) -> Path:

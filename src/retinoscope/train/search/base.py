@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from retinoscope.core.errors import SurgeryRefused, first_line
-from retinoscope.core.specification import Specification
+from retinoscope.core.specification import Specification, short_name
 from retinoscope.core.wording import assumed_words
 from retinoscope.models.build import BuiltModel, build_model
 from retinoscope.models.load import load_model
@@ -54,7 +54,7 @@ def find_base(
     recipe = replace(recipe, model=way.model if way else model)
     loaded, made = load_student(recipe)
     if loaded.assumed:
-        say(assumed_words(model, loaded.assumed))
+        say(assumed_words(short_name(model), loaded.assumed))
     find_images(recipe, loaded.preprocessing, shape_of(Student(loaded)), root)
     if way is None:
         return Base(made.model, (), made.size, made.mean, made.std), recipe
