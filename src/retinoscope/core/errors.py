@@ -46,6 +46,10 @@ class WeightsMismatch(RetinoscopeError, ValueError):
     """A checkpoint does not fit the model."""
 
 
+class NotFinite(RetinoscopeError, ValueError):
+    """Weights are NaN or infinite."""
+
+
 class UnreadableFile(RetinoscopeError, ValueError):
     """A file is damaged, of another version, or not what it should be."""
 

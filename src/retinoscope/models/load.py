@@ -28,6 +28,7 @@ from retinoscope.core.specification import Specification
 from retinoscope.models.assumed import Channels, settled
 from retinoscope.models.built_file import Construction, read_construction
 from retinoscope.models.checkpoint import CHECKPOINTS, load_weights
+from retinoscope.models.finite import check_finite
 from retinoscope.models.history import find_history
 from retinoscope.models.sources import (
     SIZE,
@@ -107,6 +108,7 @@ def load_model(
     if weights is not None:
         called = load_weights(model, Path(weights), allow_pickle)
         trained = way.trained if way is not None else True
+    check_finite(model, called)
     named = source if build is _build_from_weights and pretrained else built.file
     file = named if weights is None else weights
     return LoadedModel(

@@ -345,8 +345,8 @@ def _check_size(subject: Subject, other: Subject) -> None:
         named = other.protocol.get("model", other.name)
         raise NotApplicable(
             f"shows {other.name} the images of {subject.name}, which are {own}; it takes {theirs}. "
-            f"Build it for that size if it can be ([{named}:img_size={subject.anatomy.image[-1]}]), "
-            "or give both one with --size"
+            "Build it for that size if it can be "
+            f"([{named}:img_size={subject.anatomy.image[-1]}]), or give both one with --size"
         )
 
 

@@ -29,6 +29,7 @@ from retinoscope.models.assumed import settled
 from retinoscope.models.built_file import read_construction
 from retinoscope.models.checkpoint import CHECKPOINTS, state_hash
 from retinoscope.models.device import find_device
+from retinoscope.models.finite import check_finite
 from retinoscope.models.load import LoadedModel, load_model
 from retinoscope.models.normalise import Normalise, PixelModel
 from retinoscope.models.sources import describe_module
@@ -149,6 +150,7 @@ def _live(model: nn.Module, name: str, specification: SubjectSpecification) -> L
         if specification.precision is not None:
             model.to(_dtype(specification.precision))
     called = f"as given, weights {state_hash(model)}"
+    check_finite(model, called)
     built = describe_module(model, called, specification.size)
     built, assumed = settled(built, specification.size, specification.mean, specification.std)
     return LoadedModel(name, model, called, built.image, built.preprocessing, assumed=assumed)
