@@ -34,10 +34,12 @@ SEEDS = 3
 CLAIMS = (
     ("micro_vit", "micro_resnet", "nep", "ViTs are further from convex than ResNets", 1),
     ("micro_vit", "micro_resnet", "ape", "ViTs are flatter than ResNets", -1),
-    ("micro_alternet", "micro_resnet", "ape", "attention at the ends of stages flattens", -1),
-    ("micro_vit_gap", "micro_vit", "nep", "the mean patch for the class token makes convex", -1),
-)
-"""What Park & Kim (2022) say: of which network less which, what, in words, and its sign."""
+    ("micro_alternet", "micro_resnet", "ape",
+     "attention at the ends of stages makes the loss flatter", -1),
+    ("micro_vit_gap", "micro_vit", "nep",
+     "mean pooling instead of the class token makes the loss more convex", -1),
+)  # fmt: skip
+"""Claims of Park & Kim (2022): two networks, the quantity to subtract, the claim, its sign."""
 
 
 def main() -> None:
@@ -97,18 +99,18 @@ def page(
     spread = (
         f"Mean ± standard deviation over {len(first)} seeds"
         if several
-        else "One seed; in brackets, 95 % of bootstrap samples over mini-batches"
+        else "One seed; in brackets, the 95 % bootstrap interval over mini-batches"
     )
     lines = [
         f"# Curvature of the loss of micro networks on {group}",
         "",
         f"Algorithm 1 of Park & Kim (2022, arXiv:2202.06709): the {PROBE.k} eigenvalues of largest "
-        f"magnitude of the Hessian on each of {PROBE.batches} mini-batches of {PROBE.batch} "
-        "training images, cropped and flipped as in training, of NLL plus weight decay "
-        f"({first[0].weight_decay:g}). NEP: share of negative eigenvalues. APE: mean of the "
-        "positive ones. The trace is that of the NLL alone. "
-        f"{spread}. Every eigenvalue was found to a relative "
-        f"error of {PROBE.tolerance:g} by its residual{_unfinished(found)}.",
+        f"magnitude of the Hessian of NLL plus weight decay ({first[0].weight_decay:g}), on each "
+        f"of {PROBE.batches} mini-batches of {PROBE.batch} training images, cropped and flipped as "
+        "in training. NEP: fraction of negative eigenvalues. APE: mean of the positive ones. The "
+        "trace is that of the NLL alone. "
+        f"{spread}. The residual of every eigenvalue{_unfinished(found)} bounds its relative "
+        f"error by {PROBE.tolerance:g}.",
         "",
         "| network | after | NEP (%) | APE | trace | train NLL | products per mini-batch |",
         "|---|---|---|---|---|---|---|",
@@ -123,11 +125,15 @@ def page(
                 f"| {_cell(results, 'trace', 1)} | {_cell(results, 'nll', 1, 3)} "
                 f"| {products:.1f} |"
             )
-    errors = "over seeds" if several else "over mini-batches: of these trainings, not of others"
+    errors = (
+        "over seeds"
+        if several
+        else "over mini-batches, which do not include the variation between trainings"
+    )
     lines += [
         "",
-        "Against what Park & Kim find, at full scale and after warm-up (± standard errors "
-        f"{errors}; undecided below two of them):",
+        "Compared with the findings of Park & Kim, at full scale and after warm-up (± standard "
+        f"errors {errors}; undecided below two standard errors):",
         "",
     ]
     for more, less, what, words, sign in CLAIMS:
@@ -143,7 +149,7 @@ def page(
 
 def _unfinished(found: dict[tuple[str, str], list[HessianResult]]) -> str:
     count = sum(result.unfinished for results in found.values() for result in results)
-    return f", except {count}" if count else ""
+    return f" except {count}" if count else ""
 
 
 def _cell(results: Sequence[HessianResult], what: str, times: float, digits: int = 1) -> str:

@@ -68,13 +68,13 @@ def write_cifar10(entries: Sequence[Entry], runs: Path, root: str | None) -> Non
         found.setdefault(entry.model, []).append(row)
     described = json.loads((runs / entries[0].name / "training.json").read_text())
     lines = [
-        "# Micro networks on a part of CIFAR-10",
+        "# Micro networks on a subset of CIFAR-10",
         "",
-        f"{described['data']['train']['images']:,} training images, all {len(test):,} test images "
-        f"at hand; recipe `{entries[0].recipe}` ({recipe_in_words(described['recipe'])}, "
+        f"{described['data']['train']['images']:,} training images and all {len(test):,} available "
+        f"test images; recipe `{entries[0].recipe}` ({recipe_in_words(described['recipe'])}, "
         "crop and flip); mean ± "
-        "standard deviation over seeds. Train NLL is of cropped and flipped images in the last "
-        "epoch. Minutes are those that one core worked for it, where that was noted.",
+        "standard deviation over seeds. Train NLL is measured on cropped and flipped images in the "
+        "last epoch. Minutes are CPU time on one core, if recorded.",
         "",
         "| network | seeds | test accuracy (%) | test NLL | test ECE | train NLL | minutes |",
         "|---|---|---|---|---|---|---|",
@@ -93,12 +93,13 @@ def write_cifar10(entries: Sequence[Entry], runs: Path, root: str | None) -> Non
 def against_the_paper(found: dict[str, list[dict[str, float]]]) -> list[str]:
     """Differences of accuracy that Park & Kim (2022) make claims about, with their errors."""
     lines = [
-        "Against Park & Kim (2022, arXiv:2202.06709), who find both better, at full scale:",
+        "Compared with Park & Kim (2022, arXiv:2202.06709), who report gains from both at full "
+        "scale:",
         "",
     ]
     for one, other, what in (
         ("micro_alternet", "micro_resnet", "attention at the end of stages"),
-        ("micro_vit_gap", "micro_vit", "the mean patch instead of the class token"),
+        ("micro_vit_gap", "micro_vit", "mean pooling instead of the class token"),
     ):
         if one not in found or other not in found:
             continue
@@ -117,10 +118,11 @@ def write_cues(entries: Sequence[Entry], runs: Path, root: str | None) -> None:
         "# The packaged networks on cues",
         "",
         f"{len(test):,} images of `test`, {len(differing):,} of `conflict`; seed 0. `micro` is "
-        f"{recipe_in_words(described['recipe'])} of 10,000 images with crop and flip; `micro.slow` "
-        "half the rate and 1 + 9 epochs of 30,000 images as they are. "
-        "Shape, texture and neither are shares of the images whose shape and texture belong to two "
-        "classes; shape bias is shape / (shape + texture) (Geirhos et al., 2019, "
+        f"{recipe_in_words(described['recipe'])}, on 10,000 images with crop and flip; "
+        "`micro.slow` has half the learning rate and 1 + 9 epochs on 30,000 images without "
+        "augmentation. Shape, texture and neither are fractions of the `conflict` images, whose "
+        "shape and texture belong to different classes, that are classified by shape, by texture "
+        "or as neither. Shape bias is shape / (shape + texture) (Geirhos et al., 2019, "
         "arXiv:1811.12231).",
         "",
         "| network | recipe | test accuracy (%) | test NLL | test ECE | shape | texture | "
@@ -190,18 +192,18 @@ def write_search(folder: Path) -> None:
     draw(found, RESULTS / "build_up_cues.svg")
     recipe = found.protocol["recipe"]
     lines = [
-        "# Where attention pays in a micro ResNet, on cues",
+        "# Where attention helps in a micro ResNet, on cues",
         "",
-        "The build-up rule of Park & Kim (2022, arXiv:2202.06709, fig. 12a) as an experiment: from "
-        "the end of `micro_resnet` on, convolutional units become attention one by one; what "
-        "raises the mean accuracy on held-out training images is kept, else the stage before "
-        "comes next. "
+        "The build-up rule of Park & Kim (2022, arXiv:2202.06709, fig. 12a) as an experiment: "
+        "starting at the end of `micro_resnet`, convolutional units are replaced by attention one "
+        "by one. A replacement that raises the mean accuracy on held-out training images is kept; "
+        "otherwise the search moves to the previous stage. "
         f"{len(found.seeds)} seeds; {found.protocol['held out']:,} held-out and "
         f"{found.protocol['tested on']:,} test images; {recipe_in_words(recipe)}.",
         "",
         "![Accuracy over the number of attention units](build_up_cues.svg)",
         "",
-        "| attention per stage | in all | parameters | held out (%) | test (%) | |",
+        "| attention per stage | total | parameters | held out (%) | test (%) | |",
         "|---|---|---|---|---|---|",
     ]
     for place, plan in enumerate(found.plans):
@@ -209,11 +211,14 @@ def write_search(folder: Path) -> None:
         verdict = "kept" if found.kept[place] else "no better"
         lines.append(
             f"| {plan} | {found.msas[place]} | {found.parameters[place]:,} | {' | '.join(cells)} | "
-            f"{verdict if any(plan) else 'as it was'} |"
+            f"{verdict if any(plan) else 'baseline'} |"
         )
     spreads, means = found.held_out_deviation, found.held_out_mean
     if means.max() - means[0] < spreads.max():
-        lines += ["", "The winner's lead is within the spread over seeds: this decides nothing."]
+        lines += [
+            "",
+            "The best plan's lead is within the spread over seeds, so the result is inconclusive.",
+        ]
     lines += ["", "Made by `python benchmarks/trained.py --only search`.", ""]
     write_atomically(RESULTS / "build_up_cues.md", "\n".join(lines))
     print("results/build_up_cues.md written")
