@@ -139,7 +139,7 @@ def test_a_figure_is_one_field(files):
     out = files / "run"
     run("examine", TINY, "--probe", "./rank_matrix.py:RankMatrix", "--images", 20, "--out", out)
     page = page_of(out)
-    assert "How far ranks of units lie apart" in page
+    assert "Differences of rank between units" in page
     assert page.count('class="chart heat matrix"') == 1
     subject = load_subject(TINY, "cues", images=20)
     found = measure(parse_probe("./rank_matrix.py:RankMatrix"), subject)
