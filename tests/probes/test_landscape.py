@@ -234,7 +234,7 @@ def test_bad_input_is_told_in_words(tiny):
         with pytest.raises(ValueError, match=said):
             Landscape(**asked)
     broken = draw_at_order_one(build()).eval()
-    broken.head.bias.data[:] = float("nan")
+    broken.head.weight.data[:] = 3e38  # finite, but its logits are not
     subject = load_subject(broken, "cues", name="broken", size=(16, 16), images=10)
     with pytest.raises(RetinoscopeError, match="is nan at its own weights, over 10 images"):
         measure(Landscape(), subject)

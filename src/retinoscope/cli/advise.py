@@ -11,7 +11,7 @@ from typer import Argument, Option
 
 from retinoscope.cli.options import MODEL, with_fields
 from retinoscope.core.specification import split_label
-from retinoscope.run.specification import SubjectSpecification
+from retinoscope.run.specification import SubjectSpecification, check_asked
 
 _IMAGES = 256
 """How many suffice for variances."""
@@ -38,6 +38,7 @@ def advise(
 
     [dim]retinoscope advise resnet50 --data ./photos[/]
     """
+    check_asked([model], **subject)
     from retinoscope.run.progress import Reporter
     from retinoscope.workflows.advise import advise as find_advice
 

@@ -11,7 +11,7 @@ from typer import Argument, Option
 
 from retinoscope.cli.options import MODEL, with_fields
 from retinoscope.core.specification import short_names, split_label
-from retinoscope.run.specification import SubjectSpecification
+from retinoscope.run.specification import SubjectSpecification, check_asked
 
 _MODEL = f"""{MODEL}. [cyan]LABEL=NAME[/] gives it a label. Several are shown one after the other,
 and side by side in the picture."""
@@ -39,6 +39,7 @@ def anatomy(
 
     [dim]retinoscope anatomy resnet50 swin_tiny_patch4_window7_224 --picture anatomy.svg[/]
     """
+    check_asked(models, **model_settings)
     from retinoscope.cli.anatomy_table import anatomy_table, saved_as
     from retinoscope.core.files import write_atomically
     from retinoscope.models.anatomy import anatomy_of

@@ -10,7 +10,7 @@ from typer import Argument, Option
 
 from retinoscope.cli.next import examine_command
 from retinoscope.cli.options import MODEL, with_fields
-from retinoscope.run.specification import SubjectSpecification
+from retinoscope.run.specification import SubjectSpecification, check_asked
 
 if TYPE_CHECKING:
     from retinoscope.models.build import BuiltModel
@@ -48,9 +48,7 @@ def build(
     alter.safetensors[/]
     """
     from retinoscope.core.errors import WrongInput
-    from retinoscope.models.build import build_model
-    from retinoscope.run.progress import Reporter
-    from retinoscope.surgery import list_surgeries
+    from retinoscope.surgery import list_surgeries, parse_surgery
 
     if not apply:
         raise WrongInput(
@@ -59,6 +57,12 @@ def build(
         )
     if out is not None and out.suffix != ".safetensors":
         raise WrongInput(f"--out is a .safetensors file; got {str(out)!r}.")
+    for text in apply:
+        parse_surgery(text)
+    check_asked([model], **model_settings)
+    from retinoscope.models.build import build_model
+    from retinoscope.run.progress import Reporter
+
     console, reporter = Console(), Reporter(Console(stderr=True))
     reporter.begin(f"operating on {model}", 1)
     try:

@@ -21,7 +21,7 @@ from retinoscope.core.settings import RENAMED, hint
 from retinoscope.core.specification import Specification
 from retinoscope.probes import get_probe, list_probes
 from retinoscope.recipes import parse_recipe
-from retinoscope.run.specification import SubjectSpecification
+from retinoscope.run.specification import SubjectSpecification, check_asked
 from retinoscope.workflows.presets import chosen
 
 TOUR = ("micro_resnet", "micro_vit", "micro_alternet")
@@ -95,9 +95,13 @@ def examine(
     [dim]retinoscope examine resnet50 --data ./photos --preset standard --probe hessian:k=3[/]
     """
     if "weights" in subject and len(models or ()) != 1:
-        raise WrongInput("--weights is a file for one model; name exactly one.")
+        raise WrongInput(
+            "--weights is a file for one model; name exactly one. For several, write each as "
+            "MODEL:weights=FILE."
+        )
     # What is wrong is said before torch is imported or anything is loaded.
     chosen(preset, probe)
+    check_asked(models or TOUR, **subject, **work)
     loss = _loss(recipe)
     from retinoscope.run.progress import Reporter
     from retinoscope.workflows.examine import examine as run_examination

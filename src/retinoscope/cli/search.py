@@ -18,7 +18,7 @@ from retinoscope.core.folders import safe_name
 from retinoscope.core.specification import Specification
 from retinoscope.core.wording import duration
 from retinoscope.recipes import parse_recipe
-from retinoscope.run.specification import SubjectSpecification
+from retinoscope.run.specification import SubjectSpecification, check_asked
 from retinoscope.train.recipe import Recipe, changed
 
 if TYPE_CHECKING:
@@ -81,11 +81,12 @@ def search(
     [dim]retinoscope search micro_resnet --recipe micro:epochs=4 --seeds 3 --jobs 2 --out
     runs/where[/]
     """
+    named = Specification.parse(recipe, colons=False).name
+    chosen = changed(parse_recipe(recipe), changes, named)
+    check_asked([model], data=chosen.data, **machine)
     from retinoscope.plots.search import draw
     from retinoscope.train.search.search import search as run_search
 
-    named = Specification.parse(recipe, colons=False).name
-    chosen = changed(parse_recipe(recipe), changes, named)
     folder = out or Path("runs") / safe_name(f"search-{named}-{model}-{chosen.data}")
     console = Console(stderr=True)
     try:

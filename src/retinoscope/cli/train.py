@@ -15,7 +15,7 @@ from retinoscope.cli.options import with_fields
 from retinoscope.core.folders import safe_name
 from retinoscope.core.specification import Specification
 from retinoscope.recipes import parse_recipe
-from retinoscope.run.specification import SubjectSpecification
+from retinoscope.run.specification import SubjectSpecification, check_asked
 from retinoscope.train.recipe import Recipe, changed
 
 _RECIPE = """Which recipe: [cyan]micro[/], [cyan]cifar_strong[/], [cyan]cifar_strong.original[/], …;
@@ -59,13 +59,14 @@ def train(
 
     [dim]retinoscope train cifar_strong --model vit_tiny_patch4_cifar --data cifar100 --seed 1[/]
     """
+    named = Specification.parse(recipe, colons=False).name
+    chosen = changed(parse_recipe(recipe), changes, named)
+    check_asked([chosen.model], data=chosen.data, **machine)
+    folder = out or _folder(named, chosen)
     from retinoscope.cli.training_table import LiveTable
     from retinoscope.train.trackers import get_tracker
     from retinoscope.train.train import train_model
 
-    named = Specification.parse(recipe, colons=False).name
-    chosen = changed(parse_recipe(recipe), changes, named)
-    folder = out or _folder(named, chosen)
     first = int(os.environ.get("RANK", "0")) == 0  # of those that torchrun starts
     machine.setdefault("workers", _spare_cores())
     console = Console(stderr=True)

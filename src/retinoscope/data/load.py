@@ -60,6 +60,34 @@ def load_data(
     }
 
 
+def check_data(data: str, root: Path | str | None = None) -> None:
+    """Refuse data that do not exist, before anything is imported or loaded that takes long.
+
+    Nothing is read, run or downloaded: only names, options, files and folders are looked at.
+    """
+    asked = Specification.parse(data)
+    if is_file_entry(asked.name):
+        _function_named(asked)
+        return
+    base, name = _root(root), asked.name
+    known = {"cues": "seed", "cifar10": "", "cifar100": ""}.get(name, "image label")
+    _only(dict(asked.options), known, asked)
+    if not name.startswith("hf:") and name not in ("cues", "cifar10", "cifar100"):
+        _path(name, base)
+
+
+def _function_named(asked: Specification) -> tuple[str, str]:
+    """The file and the function in it that a name stands for."""
+    file, _, wanted = asked.name.rpartition(":")
+    if not wanted or wanted.endswith(".py"):
+        raise UnknownData(
+            f"{asked.name!r} names a file but no function. Write it as path/file.py:function"
+        )
+    if not Path(file).expanduser().is_file():
+        raise UnknownData(f"There is no file {file!r} to take {wanted!r} from.")
+    return file, wanted
+
+
 def _by_name(asked: Specification, root: Path | None, size: tuple[int, int]) -> dict[str, Source]:
     name, options = asked.name, dict(asked.options)
     if name == "cues":
@@ -83,11 +111,7 @@ def _by_name(asked: Specification, root: Path | None, size: tuple[int, int]) -> 
 
 def _from_function(asked: Specification) -> Any:
     """What a function in a file of the user's own returns; this runs the file."""
-    file, _, wanted = asked.name.rpartition(":")
-    if not wanted or wanted.endswith(".py"):
-        raise UnknownData(
-            f"{asked.name!r} names a file but no function. Write it as path/file.py:function"
-        )
+    file, wanted = _function_named(asked)
     module = load_file(file)
     function = getattr(module, wanted, None)
     if not callable(function):

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
+from retinoscope.core.errors import UnknownModel, UnreadableFile
 from retinoscope.core.preprocessing import CropMode, Interpolation, image_size
 from retinoscope.core.settings import MAX_SEED, REQUIRED, check, setting
+from retinoscope.core.specification import Specification, split_label
 from retinoscope.data.augment import Augmentation
+from retinoscope.data.load import check_data
 
 Precision = Literal["float32", "float64", "bfloat16", "float16"]
+_FILES = (".safetensors", ".pth", ".pt")
 _DATA, _MODEL, _WORK = "Images", "Model", "Work"
 
 
@@ -117,3 +123,34 @@ class SubjectSpecification:
         if self.size is not None:
             object.__setattr__(self, "size", image_size(self.size))
         check(self, "subject")
+
+
+def check_asked(models: Sequence[str], **settings: Any) -> None:
+    """Refuse settings, data and files that cannot be used, before torch is imported.
+
+    Whether a timm model exists is not known without timm; that is said when it is loaded.
+
+    Args:
+        models: Names, perhaps with labels.
+        settings: Fields of :class:`SubjectSpecification`, as commands have read them.
+    """
+    for model in models:
+        SubjectSpecification(split_label(model)[1], **settings)
+        check_model_file(split_label(model)[1])
+    check_data(settings.get("data", "cues"), settings.get("root"))
+    if (weights := settings.get("weights")) and not Path(weights).is_file():
+        raise UnreadableFile(f"There is no checkpoint {str(weights)!r}.")
+
+
+def check_model_file(model: str) -> None:
+    """Refuse a model's name that names a file which is not there."""
+    asked = Specification.parse(model)
+    file, _, function = asked.name.rpartition(":")
+    if asked.name.endswith(".py"):
+        raise UnknownModel(
+            f"{model!r} names a file but no function. Write it as path/file.py:function"
+        )
+    if file.endswith(".py") and not Path(file).is_file():
+        raise UnknownModel(f"There is no file {file!r} to take {function!r} from.")
+    if asked.name.endswith(_FILES) and not Path(asked.name).is_file():
+        raise UnknownModel(f"There is no file {asked.name!r} to build a model from.")

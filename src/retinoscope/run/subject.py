@@ -21,7 +21,7 @@ from retinoscope.core.preprocessing import Preprocessing
 from retinoscope.core.specification import short_name, split_label
 from retinoscope.core.subject import ASSUMED_AUGMENTATION, Origin, Split, Subject
 from retinoscope.data.augment import Augmentation
-from retinoscope.data.load import load_data
+from retinoscope.data.load import check_data, load_data
 from retinoscope.data.source import Source, configured_root
 from retinoscope.data.split import ImageSplit
 from retinoscope.data.subset import balanced_subset
@@ -71,6 +71,8 @@ def load_subject(
     described = data if isinstance(data, str) else type(data).__name__
     settings["root"] = settings.get("root") or configured_root()
     specification = SubjectSpecification(called, described, **settings)
+    if isinstance(data, str):  # a model may have to be downloaded: first what costs nothing
+        check_data(data, specification.root)
     if isinstance(model, str) and isinstance(data, str) and not others:
         return rebuild(specification)
     loaded = _load(specification) if isinstance(model, str) else _live(model, called, specification)

@@ -18,6 +18,7 @@ from retinoscope.core.folders import writing
 from retinoscope.core.settings import WrongSetting
 from retinoscope.core.specification import short_name
 from retinoscope.core.wording import assumed_words
+from retinoscope.data.load import check_data
 from retinoscope.models.built_file import Construction, write_built
 from retinoscope.models.load import LoadedModel
 from retinoscope.train.checkpoints import Checkpoint, last_checkpoint, write_checkpoint
@@ -83,6 +84,7 @@ class Training:
 
     def _prepare(self, root: str | None) -> None:
         recipe = self.recipe
+        check_data(recipe.data, root)
         self.loaded, self.construction = load_student(recipe)
         if self.loaded.assumed:
             self.say(assumed_words(short_name(recipe.model), self.loaded.assumed))

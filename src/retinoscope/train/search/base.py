@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from retinoscope.core.errors import SurgeryRefused, first_line
 from retinoscope.core.specification import Specification, short_name
 from retinoscope.core.wording import assumed_words
+from retinoscope.data.load import check_data
 from retinoscope.models.build import BuiltModel, build_model
 from retinoscope.models.load import load_model
 from retinoscope.surgery.build_up import BuildUp, slots
@@ -47,6 +48,7 @@ def find_base(
 
     Its images are looked for as well, so that a recipe that does not fit is refused at once.
     """
+    check_data(recipe.data, root)
     built = Specification.parse(model).name.endswith(".safetensors")
     way = load_model(model, pretrained=False).construction if built else None
     # A file that was built is built again from its first name, on which branches can be made to
