@@ -18,7 +18,7 @@ def test_what_is_no_size_is_refused_for_what_it_is(size):
 
 
 def test_the_crop_is_blamed_only_for_itself():
-    with pytest.raises(WrongInput, match=r"crop_pct \(--crop-pct\).*got 1.5"):
+    with pytest.raises(WrongInput, match=r"crop_pct=….*got 1.5"):
         Preprocessing(crop_pct=1.5)
     with pytest.raises(WrongInput) as caught:
         Preprocessing(size=(0, 0))

@@ -57,7 +57,7 @@ def claim(folder: Path, mark: str, what: str) -> IO[bytes]:
         if not (folder / mark).exists() and any(_is_foreign(path, mark) for path in others):
             raise RunFolderError(
                 f"{str(folder)!r} is not empty and no {what} folder: it holds other files. Name a "
-                "new or an empty folder with --out."
+                "new or an empty folder with --out (in Python out=…)."
             )
         folder.mkdir(parents=True, exist_ok=True)
         return _open_lock(folder)
@@ -70,7 +70,7 @@ def claim_alone(folder: Path, mark: str, what: str) -> IO[bytes]:
         lock.close()
         raise RunFolderError(
             f"{str(folder)!r} is in use: another process has a {what} there. Wait for it, or name "
-            "another folder with --out."
+            "another folder with --out (in Python out=…)."
         )
     with writing(folder):
         sweep(folder)
@@ -84,12 +84,12 @@ def read_mark(folder: Path, mark: str, kind: str, schema: int) -> dict[str, Any]
     except (ValueError, TypeError) as error:
         raise RunFolderError(
             f"{str(folder / mark)!r} is damaged ({error}), so nobody knows what the folder holds. "
-            "Use another folder with --out."
+            "Use another folder with --out (in Python out=…)."
         ) from None
     if (form := found.pop(kind, None)) != schema:
         raise RunFolderError(
             f"{str(folder)!r} was made by another version of retinoscope (its layout is {form}, "
-            f"this version's {schema}). Use another folder with --out."
+            f"this version's {schema}). Use another folder with --out (in Python out=…)."
         )
     return found
 
@@ -142,11 +142,11 @@ def _explained(error: OSError, path: Path) -> str:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return (
             f"The disk of {str(path)!r} is full. {kept} Free some space and run the same command "
-            "again, or use another folder with --out."
+            "again, or use another folder with --out (in Python out=…)."
         )
     if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
         return (
             f"{str(path)!r} cannot be written to ({error.strerror}). {kept} Name a folder of your "
-            "own with --out."
+            "own with --out (in Python out=…)."
         )
     return f"{str(path)!r} cannot be used: {error}. {kept}"

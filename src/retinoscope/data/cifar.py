@@ -122,7 +122,7 @@ def find_cifar(
         f"{name} was not found. Looked for torchvision's files ({place / stored}, "
         f"{place / name / stored}), Parquet tables ({place / name}/**/*.parquet, "
         f"{place}/{{train,test}}*.parquet) and class folders ({place / name}/train/CLASS). "
-        f"{reason} Say where it lies with --root FOLDER or RETINOSCOPE_DATA."
+        f"{reason} Say where it lies with --root FOLDER (in Python root=…) or RETINOSCOPE_DATA."
     )
 
 
@@ -147,7 +147,8 @@ def _look(name: str, place: Path) -> dict[str, Source]:
         if count != known.classes:
             raise UnreadableFile(
                 f"The {split} split found for {name} in {str(place)!r} has {count} classes, not "
-                f"{known.classes}: it is another set, or a part. Say where it lies with --root."
+                f"{known.classes}: it is another set, or a part. Say where it lies with "
+                "--root FOLDER (in Python root=…)."
             )
     return splits
 

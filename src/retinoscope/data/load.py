@@ -137,7 +137,8 @@ def _path(name: str, root: Path | None) -> Path:
     looked = f" Looked in the current folder and in {str(root)!r}." if root else ""
     raise UnknownData(
         f"There are no data {name!r}. {did_you_mean(name, list(NAMES))}{looked} Known forms: "
-        f"{', '.join(NAMES)}. Say where files lie with --root FOLDER or RETINOSCOPE_DATA."
+        f"{', '.join(NAMES)}. Say where files lie with --root FOLDER (in Python root=…) or "
+        "RETINOSCOPE_DATA."
     )
 
 

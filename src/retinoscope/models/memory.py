@@ -12,6 +12,7 @@ from retinoscope.core.errors import RetinoscopeError
 from retinoscope.models.device import out_of_memory
 
 T = TypeVar("T")
+_WAY_OUT = "Use a smaller --size, or --precision bfloat16 (in Python size=…, precision='bfloat16')."
 
 
 class DoesNotFit(RetinoscopeError):
@@ -29,7 +30,7 @@ class Parts:
         work: Callable[[int], T],
         images: int,
         split: Callable[[int], None],
-        way_out: str = "Use a smaller --size, or --precision bfloat16.",
+        way_out: str = _WAY_OUT,
     ) -> T:
         """What ``work`` gives, begun anew with twice as many parts whenever memory runs out.
 

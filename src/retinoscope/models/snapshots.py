@@ -44,7 +44,7 @@ _RANKS = {"init": 0, "warmup": 1, "end": 3}
 _LISTED = 4
 _HELD = 2**24
 """Numbers of all snapshots together that are in memory at a time: 128 MB."""
-_FLAG = "--probe trajectory:snapshots=FOLDER"
+_FLAG = "--probe trajectory:snapshots=FOLDER (in Python Trajectory(snapshots=FOLDER))"
 
 
 class NoSnapshots(RetinoscopeError):

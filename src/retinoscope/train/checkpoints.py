@@ -89,7 +89,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
         raise RunFolderError(
             f"The checkpoint {str(path)!r} was written by another version of retinoscope (its form "
             f"is {schema}, this version's {SCHEMA}). Go on with that version, or use another "
-            "folder with --out."
+            "folder with --out (in Python out=…)."
         )
     return checkpoint
 

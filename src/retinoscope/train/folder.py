@@ -48,7 +48,7 @@ class TrainingFolder:
         if lines := differences(before, recipe):
             raise RunFolderError(
                 f"{str(self.path)!r} holds a training by another recipe: {'; '.join(lines)}. Give "
-                "the old recipe to go on with it, or another folder with --out."
+                "the old recipe to go on with it, or another folder with --out (in Python out=…)."
             )
 
     def described(self) -> dict[str, Any]:
@@ -68,7 +68,8 @@ class TrainingFolder:
             if lines := differences(then, now):
                 raise RunFolderError(
                     f"The {what} is no longer that which {str(self.path)!r} was begun with: "
-                    f"{'; '.join(lines)}. Bring the old one back, or use another folder with --out."
+                    f"{'; '.join(lines)}. Bring the old one back, or use another folder with "
+                    "--out (in Python out=…)."
                 )
         return differences(before.get("versions", {}), facts["versions"])
 
@@ -100,7 +101,7 @@ class TrainingFolder:
 
     @property
     def checkpoints(self) -> Path:
-        """Where it lies how far the training is."""
+        """The folder of checkpoints."""
         return self.path / "checkpoints"
 
     def finished(self, steps: int) -> bool:

@@ -168,7 +168,7 @@ class Fit:
             # Other data may have other numbers of classes, so the way out is named, not taken.
             asked = Specification.parse(self.model)
             fitting = Specification(asked.name, {**asked.options, "num_classes": classes})
-            way = f"Give it a head that fits: --model '{fitting}'"
+            way = f"Give it a head that fits: --model '{fitting}' (in Python Recipe(model=…))"
             if asked.name.endswith(".safetensors"):
                 way = f"Build it again from a model with num_classes={classes}."
             raise WrongInput(
@@ -190,6 +190,7 @@ def _enough(train: LabelledImages, recipe: Recipe) -> LabelledImages:
     if len(train) < recipe.batch:
         raise WrongInput(
             f"A batch of {recipe.batch} cannot be filled: {recipe.data} gives {len(train)} images "
-            f"to train on. Use a batch of {len(train)} or fewer: --batch {len(train)}"
+            f"to train on. Use a batch of {len(train)} or fewer: --batch {len(train)} "
+            f"(in Python Recipe(batch={len(train)}))"
         )
     return train

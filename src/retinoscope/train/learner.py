@@ -45,7 +45,8 @@ class Learner:
         self._classes, self._teacher, self._say = classes, teacher, say
         if recipe.precision == "float64" and team.device.type == "mps":
             raise WrongSetting(
-                "This device has no float64. Use precision=float32, or --device cpu."
+                "This device has no float64. Use precision=float32, or --device cpu (in "
+                "Python device='cpu')."
             )
         self._parts = Parts(recipe.accumulate)
         self._dtype = torch.float64 if recipe.precision == "float64" else torch.float32

@@ -73,8 +73,8 @@ def load_student(recipe: Recipe) -> tuple[LoadedModel, Construction]:
     if way and own.size != way.size:
         raise WrongSetting(
             f"{recipe.model} was built for images of {way.size[0]}×{way.size[1]}, so it cannot be "
-            f"trained on {own.size[0]}×{own.size[1]}. Leave size (--size) out, or build it again "
-            f"from {way.model}."
+            f"trained on {own.size[0]}×{own.size[1]}. Leave --size (in Python size=…) "
+            f"out, or build it again from {way.model}."
         )
     return loaded, Construction(
         way.model if way else str(split_weights(Specification.parse(name))[0]),

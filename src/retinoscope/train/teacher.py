@@ -1,4 +1,4 @@
-"""The network that another learns of."""
+"""The teacher of a distillation."""
 
 from __future__ import annotations
 
@@ -33,6 +33,6 @@ def load_teacher(
     if answers != outputs:
         raise WrongInput(
             f"The teacher {recipe.teacher} has {answers} answers, {recipe.model} has {outputs}: "
-            "nothing can be learned of it. Name one that was trained on the same classes."
+            "there is nothing to distil. Name one that was trained on the same classes."
         )
     return teacher, loaded.weights

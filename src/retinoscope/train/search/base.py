@@ -92,7 +92,8 @@ def find_room(base: Base, grow: bool, say: Callable[[str], None]) -> Plan:
         raise refused or SurgeryRefused(
             f"There is no room for attention in {base.name} ({table.whole.sketch}): it takes the "
             "place of convolutional units that keep their shape"
-            f"{'' if grow else ', or one of its own with --grow'}. See: retinoscope anatomy "
+            f"{'' if grow else ', or one of its own with --grow (in Python grow=True)'}. See: "
+            "retinoscope anatomy "
             f"{base.name}"
         )
     return tuple(room)

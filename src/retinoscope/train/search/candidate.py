@@ -165,8 +165,9 @@ def trainers(jobs: int) -> Iterator[Perform]:
     except BrokenProcessPool as error:
         raise RetinoscopeError(
             "A process that trains died, perhaps because memory ran out. What was finished is "
-            "kept: run the same command again, with fewer --jobs. (A script of your own that asks "
-            "for jobs must do so under `if __name__ == '__main__':`.)"
+            "kept: run the same command again, with fewer --jobs (in Python jobs=…). "
+            "(A script of your own that asks for jobs must do so under `if __name__ == "
+            "'__main__':`.)"
         ) from error
     finally:
         writer.close()

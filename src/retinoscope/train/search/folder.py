@@ -60,5 +60,5 @@ def _check(folder: Path, asked: Mapping[str, Any]) -> None:
         raise RunFolderError(
             f"{str(folder)!r} holds another search, which this one would mix with: "
             f"{'; '.join(lines)}. Give the old settings to go on with it, or another folder with "
-            "--out."
+            "--out (in Python out=…)."
         )

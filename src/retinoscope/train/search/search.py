@@ -257,8 +257,8 @@ def _fitting(recipe: Recipe, seeds: int, most: int | None, jobs: int) -> Recipe:
         )
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise WrongInput(
-            "A search is one process that trains by several seeds at a time with --jobs; start it "
-            "without torchrun."
+            "A search is one process that trains by several seeds at a time with --jobs (in "
+            "Python jobs=…); start it without torchrun."
         )
     return recipe if recipe.holdout else replace(recipe, holdout=_HELD_OUT)
 
