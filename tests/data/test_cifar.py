@@ -162,7 +162,7 @@ def test_nothing_found_and_no_network(tmp_path):
         str(tmp_path / "cifar100" / "cifar-100-python"),
         "{train,test}*.parquet",
         "Downloading it failed: <urlopen error no network>.",
-        "--root FOLDER or RETINOSCOPE_DATA",
+        "--root FOLDER (in Python root=…) or RETINOSCOPE_DATA",
     ):
         assert part in message
 

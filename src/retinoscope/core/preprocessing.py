@@ -55,8 +55,8 @@ class Preprocessing:
         object.__setattr__(self, "size", image_size(self.size))
         if not 0 < self.crop_pct <= 1:
             raise WrongInput(
-                "--crop-pct (in Python crop_pct=…) is a share of the shorter side, above 0 and up to "
-                f"1; got {self.crop_pct}."
+                "--crop-pct (in Python crop_pct=…) is a share of the shorter side, above 0 and up "
+                f"to 1; got {self.crop_pct}."
             )
 
     def to_plain(self) -> dict[str, Any]:

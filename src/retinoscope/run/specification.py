@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from retinoscope.core.errors import UnknownModel, UnreadableFile
+from retinoscope.core.errors import UnknownModel, UnreadableFile, WrongInput
 from retinoscope.core.preprocessing import CropMode, Interpolation, image_size
-from retinoscope.core.settings import MAX_SEED, REQUIRED, check, setting
+from retinoscope.core.settings import MAX_SEED, REQUIRED, WrongSetting, check, setting
 from retinoscope.core.specification import Specification, split_label
 from retinoscope.data.augment import Augmentation
 from retinoscope.data.load import check_data
@@ -120,8 +120,11 @@ class SubjectSpecification:
     """Where relative paths begin."""
 
     def __post_init__(self) -> None:
-        if self.size is not None:
-            object.__setattr__(self, "size", image_size(self.size))
+        try:
+            size = None if self.size is None else image_size(self.size)
+        except WrongInput as error:
+            raise WrongSetting(f"subject: size is wrong: {error}") from None
+        object.__setattr__(self, "size", size)
         check(self, "subject")
 
 
