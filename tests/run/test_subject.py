@@ -339,3 +339,8 @@ def test_an_image_size_may_be_a_single_number(tiny, size):
 def test_a_size_without_pixels_is_refused_for_what_it_is(tiny, size):
     with pytest.raises(WrongInput, match="is no image size"):
         tiny(size=size)
+
+
+def test_a_live_module_keeps_the_name_it_was_given():
+    for name in ("mine/second", "'quoted\" and odd"):
+        assert load_subject(build().eval(), "cues", name=name, size=8, images=2).name == name

@@ -67,7 +67,7 @@ def load_subject(
         label, called = split_label(model)
         model, settings["label"] = called, name or label or settings.get("label")
     else:
-        called = name or type(model).__name__
+        called = settings["label"] = name or type(model).__name__
     described = data if isinstance(data, str) else type(data).__name__
     settings["root"] = settings.get("root") or configured_root()
     specification = SubjectSpecification(called, described, **settings)
