@@ -26,8 +26,7 @@ help: ## List the targets
 	@touch $@ .venv/installed
 
 demo: .venv/installed ## Install, examine three small networks, write runs/demo/report.html
-	$(BIN)/retinoscope examine --images 256 --probe fourier --probe variance --probe hessian:batches=4 \
-		--probe landscape:points=7 --probe trajectory --out runs/demo
+	$(BIN)/retinoscope examine --preset standard --images 256 --out runs/demo
 
 # Types are checked in parallel with the tests. Slower tests are marked proof: make prove.
 test: .venv/installed-all ## Install everything, lint, and run all tests (6 minutes on 2 cores)

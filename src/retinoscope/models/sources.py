@@ -204,7 +204,8 @@ def build_from_file(
         )
     asked = inspect.signature(maker).parameters
     told = "pretrained" in asked
-    given = {"pretrained": pretrained} | dict(options) if told else dict(options)
+    # Its own default decides whether weights are loaded, unless random ones are asked for.
+    given = {"pretrained": False} | dict(options) if told and not pretrained else dict(options)
     try:
         inspect.signature(maker).bind(**given)
     except TypeError as error:
