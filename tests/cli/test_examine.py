@@ -19,7 +19,7 @@ def test_examine_ends_with_a_report_and_goes_on_where_it_was(tmp_path):
     assert f"Report: {tmp_path}/run/report.html" in first.stdout
     assert "fourier, variance done in one pass, 1 of 1 pieces" in first.stderr
     second = runner.invoke(app, [*arguments, *probes])
-    assert "fourier is there already" in second.stderr
+    assert "fourier is already measured" in second.stderr
     (subject,) = collect([tmp_path / "run"]).examined
     assert subject.measured[0].result.frequency.shape[1] == 9
     fresh = runner.invoke(app, [*arguments, "--probe", "variance", "--fresh"])

@@ -91,7 +91,7 @@ def test_noise_on_weights_is_found_before_work_starts():
 
     subject = load_subject(Bayesian().eval(), "cues", size=(8, 8), images=4, passes=2)
     with pytest.raises(
-        NotDeterministic, match=r"does not belong to single images|numbers of shape"
+        NotDeterministic, match=r"are not drawn per image|numbers of shape"
     ):
         check_deterministic(subject, Needs())
 

@@ -129,7 +129,7 @@ def test_passes_of_a_network_that_draws_are_averaged_as_probabilities():
     ("settings", "reason"),
     [
         (dict(images=1), "needs 2 or more labelled test images .* there is 1"),
-        (dict(name="seven", images=None), "no classifier: it answers with 7 features"),
+        (dict(name="seven", images=None), "no classifier: its output is 7 features"),
     ],
 )
 def test_not_applicable_with_the_deciding_reason(settings, reason):

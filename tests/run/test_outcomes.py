@@ -55,7 +55,7 @@ def test_the_first_unit_that_is_not_finite_is_named_loudly(tiny, tmp_path):
 def test_a_result_without_a_finite_number_is_an_error_and_no_result(tiny, tmp_path):
     run, said = heard(tmp_path)
     subject = with_nan_after(tiny(images=8), "stem.bias")
-    with pytest.raises(EmptyResult, match=r"all it measured is NaN or infinite.*unit 'stem'"):
+    with pytest.raises(EmptyResult, match=r"every measured value is NaN or infinite.*unit 'stem'"):
         run.measure(Variance(), subject)
     assert "variance failed: found no finite number" in said.getvalue()
     assert not notes(tmp_path)
@@ -99,7 +99,7 @@ class Nothing:
 
 
 def test_an_empty_result_is_an_error(tiny, tmp_path):
-    with pytest.raises(EmptyResult, match="measured nothing of"):
+    with pytest.raises(EmptyResult, match="measured nothing in"):
         Run(tmp_path).measure(Nothing(), tiny(images=8))
 
 
@@ -135,7 +135,7 @@ def test_pieces_of_one_name_are_counted_for_each_probe(tiny, tmp_path):
     with pytest.raises(EmptyResult):
         run.measure_all([fewer, Nothing()], subject)
     # One piece of variance is there; both of the other probe, which have the same names, are not.
-    assert f"{subject.name}: 1 pieces are there already" in said.getvalue()
+    assert f"{subject.name}: 1 pieces are already measured" in said.getvalue()
 
 
 def test_a_probe_of_the_loss_without_training_images_names_the_setting_that_works(tmp_path):
@@ -174,8 +174,8 @@ def test_the_estimate_of_a_shared_pass_grows_with_its_images_and_falls_with_work
     ("model", "probe", "says"),
     [
         ("micro_vit:num_classes=0", "hessian", r"needs labels; the network has no classifier: it"),
-        ("micro_vit:num_classes=0", "accuracy", r"no classifier: it answers with 48 features"),
-        ("micro_vit", "hessian", r"needs labels; these images have no labels. Put them into a"),
+        ("micro_vit:num_classes=0", "accuracy", r"no classifier: its output is 48 features"),
+        ("micro_vit", "hessian", r"needs labels; these images have no labels. Sort them into"),
         ("micro_vit", "trajectory", r"needs the snapshots of a training; the weights of micro_vit"),
     ],
 )

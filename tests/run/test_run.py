@@ -88,7 +88,7 @@ def test_watchers_share_one_pass_and_what_is_there_is_not_done_again(tiny, tmp_p
     again = Run(tmp_path, reporter=second).measure_all(PROBES, subject)
     assert (second.advanced, passes) == (0, [])
     assert again == both
-    assert any("is there already" in text for text in second.said)
+    assert any("is already measured" in text for text in second.said)
 
 
 def test_a_probe_that_comes_later_uses_only_its_own_pass(tiny, tmp_path):
@@ -229,7 +229,7 @@ def test_a_network_without_maps_is_not_applicable(tmp_path):
     model = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 16), nn.ReLU(), nn.Linear(16, 10))
     subject = load_subject(model.eval(), "cues", size=(8, 8), images=5)
     for probe in PROBES:
-        with pytest.raises(NotApplicable, match="looks at maps; no unit of Sequential has any"):
+        with pytest.raises(NotApplicable, match="looks at feature maps; no unit of Sequential has any"):
             Run(tmp_path).measure(probe, subject)
 
 
@@ -259,7 +259,7 @@ def test_weights_that_change_under_a_subject_are_noticed(tiny, tmp_path):
     subject = tiny(images=20)
     with torch.no_grad():
         subject.backbone.stem.bias += 1
-    with pytest.raises(RetinoscopeError, match="have changed since it was made a subject"):
+    with pytest.raises(RetinoscopeError, match="have changed since load_subject"):
         Run(tmp_path).measure(Variance(), subject)
 
 
@@ -428,7 +428,7 @@ def test_pieces_whose_files_would_be_one_are_refused(tiny, tmp_path, names):
         def pieces(self, subject):
             return [Piece(name, {"add": 1}) for name in names]
 
-    with pytest.raises(WrongInput, match="sum has pieces that cannot be told apart as files"):
+    with pytest.raises(WrongInput, match="sum has pieces with invalid names"):
         Run(tmp_path).measure(Odd(), tiny(images=8))
 
 

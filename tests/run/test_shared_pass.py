@@ -240,7 +240,7 @@ def test_a_watcher_that_does_not_apply_leaves_the_others_alone(tmp_path):
 
 
 def test_a_group_of_none_is_refused(tmp_path):
-    with pytest.raises(WrongInput, match="A group holds 1 image or more; got 0"):
+    with pytest.raises(WrongInput, match="A group must contain at least 1 image; got 0"):
         measure(Nothing(group=0), subject_of(images=3))
 
 

@@ -266,7 +266,7 @@ def test_seeded_passes_make_such_a_network_an_ordinary_subject(tmp_path):
         each.append(x.flatten(2).var(-1).mean())
     np.testing.assert_allclose(found[10, 4].variance[body], np.mean(each), rtol=1e-5)
     assert found[10, 4].protocol["passes"] == 4
-    with pytest.raises(NotApplicable, match="not defined yet for a network that draws"):
+    with pytest.raises(NotApplicable, match="not yet defined for a network that is random"):
         Run(tmp_path).measure(Landscape(images="test"), subject)
     with pytest.raises(WrongInput, match="passes is 0 or more; got -1"):
         load_subject(model, "cues", size=(8, 8), passes=-1)
@@ -291,7 +291,7 @@ def test_shuffled_data_are_found_before_work_starts():
                       nn.Flatten(), nn.Linear(4, 10)).eval(),
         Shuffled(), size=(8, 8),
     )  # fmt: skip
-    with pytest.raises(NotDeterministic, match="not the same when they are read again"):
+    with pytest.raises(NotDeterministic, match="change when they are read again"):
         retinoscope.measure(Variance(), subject)
 
 

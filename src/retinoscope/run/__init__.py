@@ -1,1 +1,1 @@
-"""A run is a folder: subjects, keys, pieces, engines."""
+"""Runs: subjects, keys, pieces and engines, with every result stored in one folder."""

@@ -1,4 +1,4 @@
-"""Proof that model and data repeat exactly, before hours are spent on them."""
+"""Checks that model and data are reproducible, before hours are spent on measuring them."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _FEW = 4
 
 
 def check_deterministic(subject: Subject, needs: Needs) -> list[str]:
-    """Read some images twice and run them twice; an error says what is not the same.
+    """Read a few images twice and run them twice; raise an error that names what differs.
 
-    Returns warnings: what is the same each time, but not a finite number.
+    Returns warnings about values that are reproducible but not finite.
     """
     split = subject.split(needs)
     _check_mode(subject.backbone, subject.name)
@@ -35,11 +35,15 @@ def check_deterministic(subject: Subject, needs: Needs) -> list[str]:
         for unit, before, state in zip(subject.anatomy, first, again, strict=True):
             if not _same(before, state.raw):
                 raise NotDeterministic(
-                    f"{subject.name}: two passes over the same images differ from the unit "
-                    f"{unit.name!r} on. Something in it is drawn at random in eval mode "
-                    "(functional dropout with training=True, noise, random pooling); make it "
-                    "depend on self.training"
-                    + ("." if subject.passes else ", or ask for seeded passes: --passes 8.")
+                    f"{subject.name}: two passes over the same images differ from unit "
+                    f"{unit.name!r} onwards. Something in it is random in eval mode (functional "
+                    "dropout with training=True, noise, random pooling); make it depend on "
+                    "self.training"
+                    + (
+                        "."
+                        if subject.passes
+                        else ", or ask for seeded passes: --passes 8 (in Python passes=8)."
+                    )
                 )
         answers = []
         for _ in range(2):
@@ -49,7 +53,7 @@ def check_deterministic(subject: Subject, needs: Needs) -> list[str]:
             _check_draws(subject, batch, images, answers[0])
         if not _same(*answers):
             raise NotDeterministic(
-                f"{subject.name}: the model gives other logits for the same images each time, "
+                f"{subject.name}: the model returns different logits for the same images, "
                 "although the states of all units are identical. Does a hook or counter modify it?"
             )
     return _not_finite(subject, first, answers[0])
@@ -64,15 +68,15 @@ def _not_finite(subject: Subject, states: Sequence[Tensor], answers: Tensor) -> 
             continue
         images = int((~finite.flatten(1).all(1)).sum())
         return [
-            f"{subject.name}: the state of {where} is NaN or infinite for {images} of {len(state)} "
-            "images, and so is what follows from it. Check the weights, --mean and --std; "
-            "float16 overflows where --precision float32 does not."
+            f"{subject.name}: the state of {where} is NaN or infinite for {images} of "
+            f"{len(state)} images, and so is everything computed from it. Check the weights, "
+            "--mean and --std; with float16, try --precision float32: it overflows later."
         ]
     return []
 
 
 def check_result(result: Result, subject: Subject, needs: Needs) -> None:
-    """Refuse a result in which nothing is a finite number: it would pass for a measurement."""
+    """Raise ``EmptyResult`` for a result without any finite number."""
     drawn = [name for name, f in result.described().items() if f.metadata["figure"]]
     arrays = {name: np.asarray(array) for name, array in result.arrays().items()}
     shown = [arrays[name] for name in drawn or arrays]
@@ -80,33 +84,34 @@ def check_result(result: Result, subject: Subject, needs: Needs) -> None:
     plain = [v for k, v in result.values().items() if k not in ("protocol", "coverage")]
     if not any(array.size for array in shown) and all(v in (None, 0, "", ()) for v in plain):
         raise EmptyResult(
-            f"measured nothing of {subject.name}: its result is empty. Take more images "
-            "(--images, in Python images=…), or ask for other units."
+            f"measured nothing in {subject.name}: the result is empty. Use more images (--images, "
+            "in Python images=…) or select other units."
         )
     if numbers and not any(np.isfinite(array).any() for array in numbers):
         raise EmptyResult(
             " ".join([
-                f"found no finite number in {subject.name}: all it measured is NaN or infinite.",
+                f"found no finite number in {subject.name}: every measured value is NaN or "
+                "infinite.",
                 *check_deterministic(subject, needs),
             ])
         )  # fmt: skip
 
 
 def _check_draws(subject: Subject, batch: Batch, images: Tensor, together: Tensor) -> None:
-    """Each image alone must be answered as among others: a draw that it does not own shows here."""
+    """Check that an image gets the same output alone as in a batch with the same seed."""
     for place, index in enumerate(batch.indices):
         with drawing(subject, 0, (index,)):
             alone = subject.model(images[place : place + 1])
         if not torch.allclose(alone, together[place : place + 1], rtol=1e-3, atol=1e-4):
             raise NotDeterministic(
-                f"{subject.name}: an image alone gets another answer than among others, although "
-                "both passes have the same seed. Something is drawn that does not belong to single "
-                "images, such as noise on weights; its passes cannot be repeated."
+                f"{subject.name}: an image gets a different output alone than in a batch, "
+                "although both passes have the same seed. Some random numbers are not drawn per "
+                "image, for example noise on weights, so the passes cannot be repeated."
             )
 
 
 def _check_mode(model: nn.Module, name: str) -> None:
-    """Modules in training mode that matter: they drop, or use and change batch statistics."""
+    """Raise if a module that depends on the mode (dropout, batch norm) is in training mode."""
     training = Counter(
         type(module).__name__
         for module in model.modules()
@@ -115,8 +120,8 @@ def _check_mode(model: nn.Module, name: str) -> None:
     if training:
         listed = ", ".join(f"{count} {kind}" for kind, count in training.items())
         raise NotDeterministic(
-            f"{name} is in training mode: {listed}. Dropout would be on and batch norm would use "
-            "and change its statistics. Call model.eval() first."
+            f"{name} is in training mode: {listed}. Dropout would be active, and batch norm would "
+            "use and update batch statistics. Call model.eval() first."
         )
 
 
@@ -126,7 +131,7 @@ def _depends_on_mode(module: nn.Module) -> bool:
 
 
 def _check_data(split: Split, name: str) -> Batch | None:
-    """Some images, read twice and in two ways."""
+    """A few images, read once together and once one by one; raise if they differ."""
     places = [round(i * (len(split) - 1) / (_FEW - 1)) for i in range(_FEW)] if len(split) else []
     places = sorted(set(places))
     together = list(split.batches(places, _FEW))
@@ -137,16 +142,16 @@ def _check_data(split: Split, name: str) -> Batch | None:
     again = torch.cat([single.images for single in alone])
     if not _same(batch.images, again):
         raise NotDeterministic(
-            f"The images of the split {name!r} are not the same when they are read again. Switch "
-            "off shuffling and random augmentation in your Dataset; retinoscope augments by "
-            "(seed, index) itself."
+            f"The images of the split {name!r} change when they are read again. Switch off "
+            "shuffling and random augmentation in your Dataset; retinoscope applies its own "
+            "augmentation, seeded by (seed, index)."
         )
     if batch.labels is not None:
         labels = torch.cat([s.labels for s in alone if s.labels is not None])
         if not _same(batch.labels, labels):
             raise NotDeterministic(
-                f"The labels of the split {name!r} are not the same when they are read again. "
-                "Switch off shuffling in your Dataset."
+                f"The labels of the split {name!r} change when they are read again. Switch off "
+                "shuffling in your Dataset."
             )
     return batch
 

@@ -1,4 +1,4 @@
-"""How long the missing work will take on this machine, from short trials of it."""
+"""Estimates how long the missing work will take on this machine, from short trials."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from retinoscope.run.key import name_of
 from retinoscope.run.shared_pass import SharedPass
 
 _FIRST = 4
-"""Images of the first trial of a shared pass; twice as many in each further one …"""
+"""Images in the first trial of a shared pass; each further trial doubles the number …"""
 _ENOUGH = 0.5
 """… until a trial takes this many seconds. Small batches are slower per image than large ones."""
 
 
 @dataclass(frozen=True)
 class Pass:
-    """Probes of one subject that are measured together, and how long that should take."""
+    """Probes of one subject that are measured together, with the estimated time."""
 
     jobs: tuple[Job, ...]
     seconds: float | None
-    """None where nothing can be said beforehand."""
+    """Estimated seconds; None if no estimate is possible."""
 
     @property
     def names(self) -> str:
-        """The probes, as they are shown.
+        """The names of the probes, for display.
 
         Example:
             >>> Pass((), None).names
@@ -46,16 +46,16 @@ def estimate(
     say: Callable[[str], None],
     trials: bool = True,
 ) -> Pass:
-    """How long these probes will take together.
+    """Estimate how long these probes will take together.
 
-    A probe that turns out not to be applicable on the way says so in its job.
+    If a probe turns out not to be applicable, the reason is recorded in its job.
 
     Args:
         jobs: Probes that share one pass, or a single one.
-        subject: What is measured.
+        subject: The model and data to measure.
         workers: Processes that share the pieces.
-        say: Is told what deviates from what was asked.
-        trials: Whether to try a shared pass on some images; without, its time is not known.
+        say: Called with each warning about a deviation from the request.
+        trials: Whether to time a shared pass on some images; if not, its time is unknown.
     """
     if not any(job.missing for job in jobs):
         return Pass(tuple(jobs), 0.0)
@@ -75,7 +75,7 @@ def estimate(
 
 
 def _seconds(jobs: Sequence[Job], subject: Subject, context: Context, trials: bool) -> float | None:
-    """The time of one piece; None where it is not known."""
+    """The time of one piece in seconds; None if unknown."""
     work = jobs[0].work.joined([job.work for job in jobs[1:]])
     if isinstance(work, SharedPass):
         if not trials:
@@ -87,12 +87,12 @@ def _seconds(jobs: Sequence[Job], subject: Subject, context: Context, trials: bo
 
 
 def _lacking(jobs: Sequence[Job]) -> list[Piece]:
-    """The pieces that some of the jobs lack."""
+    """The pieces that at least one of the jobs is missing."""
     return [piece for piece in jobs[0].pieces if any(piece.name in job.missing for job in jobs)]
 
 
 def _per_image(work: SharedPass, subject: Subject, context: Context) -> float:
-    """The time that a shared pass takes for an image, reading it included."""
+    """The time of a shared pass per image in seconds, including reading."""
     images = len(subject.split(work.needs))
     step = work.group or 1
     count = min(images, max(_FIRST, step))

@@ -1,12 +1,12 @@
-"""A run folder: what was measured, where it lies, and who may write.
+"""The layout of a run folder, and the lock that controls who may write to it.
 
 ::
 
     run.json                                  marks the folder as ours
     MODEL.1a2b3c4d/                           one subject: a model with its weights
         subject.json, anatomy.json
-        training.json, log.jsonl              how its weights were learned, where that is known
-        fourier.KEY.npz, .json, .note.json    a result; where the note is, all is whole
+        training.json, log.jsonl              how its weights were trained, if known
+        fourier.KEY.npz, .json, .note.json    a result; complete if the note exists
         fourier.1a2b3c4d.skipped.json         why a probe was not applicable
         pieces/fourier.KEY/0000000.piece      what the result was combined from
     report.html
@@ -32,11 +32,12 @@ _SUBJECT = re.compile(r"\.[0-9a-f]{8}$")
 
 
 class RunFolder:
-    """The files of a run; opened by one process or by several at once."""
+    """The files of a run; one or several processes may open it at the same time."""
 
     def __init__(self, path: Path | str, fresh: bool = False) -> None:
         self.path = Path(path)
-        # The lock comes first: whoever is alone may sweep, and nobody else writes meanwhile.
+        # Take the lock first: only a process that is alone may clean up, and no other one writes
+        # then.
         self._lock = claim(self.path, _MARK, "run")
         with self.writing():
             self._claim(fresh)
@@ -50,8 +51,8 @@ class RunFolder:
             elif fresh:
                 raise RunFolderError(
                     f"{str(self.path)!r} is in use, by another process or by a Run that is still "
-                    "open here, so it cannot be started afresh now. Wait, close it, or use another "
-                    "folder with --out."
+                    "open here, so --fresh cannot empty it now. Wait, close the other Run, or use "
+                    "another folder with --out."
                 )
             share(self._lock)
             if (self.path / _MARK).exists():
@@ -63,18 +64,18 @@ class RunFolder:
             raise
 
     def _empty(self) -> None:
-        """Remove all that was measured, and nothing else."""
+        """Remove all measurements, and nothing else."""
         for folder in self.path.iterdir():
             if folder.is_dir() and _SUBJECT.search(folder.name):
                 shutil.rmtree(folder)
         (self.path / "report.html").unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Let go of the folder, so that another process may start it afresh."""
+        """Release the folder, so that another process may start it afresh."""
         self._lock.close()
 
     def subject_folder(self, subject: Subject) -> Path:
-        """Where everything about a subject lies; made if need be."""
+        """The folder with everything about a subject; created if necessary."""
         folder = self.path / f"{safe_name(subject.name)}.{subject.fingerprint[:8]}"
         described = {
             "schema": SCHEMA,
@@ -101,12 +102,12 @@ class RunFolder:
         return sorted(folder for folder in found if folder != own)
 
     def writing(self) -> AbstractContextManager[None]:
-        """Turns what a disk or a file system refuses into an error that says what to do."""
+        """Convert errors of the disk or the file system into messages that say what to do."""
         return writing(self.path)
 
 
 def _history(folder: Path | None) -> dict[str, bytes]:
-    """The files of a training by name; one that has gone since is no reason not to measure."""
+    """The files of a training by name; files deleted since then are skipped."""
     found: dict[str, bytes] = {}
     if folder is None:
         return found

@@ -1,4 +1,4 @@
-"""One question about one subject: its pieces, which are missing, and the tasks for these."""
+"""One question about one subject: its pieces, which of them are missing, and their tasks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from retinoscope.run.work import Alone, Question, Work
 
 
 def work_of(question: Question) -> Work:
-    """What does the work: the shared pass for a watcher, else the probe for itself."""
+    """The work behind a question: the shared pass for a watcher, otherwise the probe itself."""
     return SharedPass((question,)) if isinstance(question, Watcher) else Alone(question)
 
 
@@ -26,47 +26,47 @@ class Job:
     """One question about one subject: its pieces, and which of them are still missing."""
 
     probe: Question
-    """What was asked."""
+    """The probe or watcher that was requested."""
     work: Work
-    """What does the work."""
+    """The work that computes its pieces."""
     key: str
     folder: Path
     pieces: Sequence[Piece]
     missing: dict[str, Piece] = field(default_factory=dict)
     unprepared: bool = False
-    """Whether what the probe prepares is missing too."""
+    """Whether the result of the probe's ``prepare`` is missing too."""
     redone: list[str] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
-    """What makes the result doubtful, such as states that are not finite."""
+    """Reasons to doubt the result, such as states that are not finite."""
     found: int = 0
     seconds: float = 0.0
-    """Time spent on its pieces, of a shared pass the whole; see ``shared``."""
+    """Seconds spent on its pieces; for a shared pass the time of the whole pass, see ``shared``."""
     shared: list[str] = field(default_factory=list)
-    """Other probes that were measured in the same pass and the same time."""
+    """Other probes that were measured in the same pass, within the same time."""
     refused: str = ""
-    """Why the probe is not applicable, once that has shown; the others go on."""
+    """Why the probe is not applicable, once known; other jobs continue."""
     error: RetinoscopeError | None = None
-    """What made the probe fail; the others go on."""
+    """The error that made the probe fail; other jobs continue."""
 
     @property
     def stopped(self) -> bool:
-        """Whether nothing more is to be done for it."""
+        """Whether no further work will be done for this job."""
         return bool(self.refused) or self.error is not None
 
     @property
     def stem(self) -> str:
-        """The beginning of the names of its files."""
+        """The common beginning of its file names."""
         return f"{name_of(self.probe)}.{self.key}"
 
     @property
     def names(self) -> list[str]:
-        """Of all that is kept for it, in the order in which it is combined."""
+        """The names of all its files, in the order in which they are combined."""
         first = [PREPARED] if self.work.prepares else []
         return [*first, *(piece.name for piece in self.pieces)]
 
     def path(self, piece: Piece | str) -> Path:
-        """Where a piece lies."""
+        """The file of a piece."""
         name = piece if isinstance(piece, str) else piece.name
         return self.folder / "pieces" / self.stem / f"{name}.piece"
 
@@ -79,16 +79,16 @@ class Share:
     jobs: tuple[Job, ...]
 
     def parts(self, partial: Partial) -> Sequence[Partial | NotApplicable]:
-        """What the task gave, for each job its own, or why it gave nothing."""
+        """The output of the task for each job, or the reason why a job got none."""
         return self.task.work.divided(partial)
 
 
 def shares_of(jobs: Sequence[Job], prepared: Mapping[str, Partial]) -> Iterator[Share]:
-    """The missing work: passes over the same images become one.
+    """The missing work as tasks; passes over the same images are merged into one.
 
     Args:
-        jobs: What remains to be done.
-        prepared: What probes have prepared, by the stems of their jobs.
+        jobs: The jobs with missing pieces.
+        prepared: The output of each probe's ``prepare``, by the stem of its job.
     """
     for sharing in passes(jobs):
         for piece in sharing[0].pieces:
@@ -100,12 +100,12 @@ def shares_of(jobs: Sequence[Job], prepared: Mapping[str, Partial]) -> Iterator[
 
 
 def portions(jobs: Sequence[Job]) -> int:
-    """How many tasks the jobs would be if nothing of them were there."""
+    """The number of tasks that the jobs would need if no piece existed yet."""
     return sum(len(sharing[0].names) for sharing in passes(jobs))
 
 
 def passes(jobs: Sequence[Job]) -> list[list[Job]]:
-    """Jobs that are done together, in one pass over the same images; most stand alone."""
+    """Jobs grouped by pass: those that use the same images share one; most are alone."""
     alone: list[list[Job]] = []
     together: dict[Hashable, dict[int | None, list[Job]]] = {}
     for job in jobs:
@@ -115,7 +115,7 @@ def passes(jobs: Sequence[Job]) -> list[list[Job]]:
             sizes = together.setdefault(job.work.sharing, {})
             sizes.setdefault(job.work.group, []).append(job)
     for sizes in together.values():
-        anyhow = sizes.pop(None, [])  # who sees each image for itself fits in everywhere
+        anyhow = sizes.pop(None, [])  # a watcher without groups fits into any pass
         first, *rest = sizes.values() or [[]]
         alone += [[*anyhow, *first], *rest]
     return alone
@@ -126,11 +126,11 @@ def _joined(jobs: Sequence[Job]) -> Work:
 
 
 def summary(jobs: Sequence[Job], subject: Subject, aside: Sequence[SetAside]) -> str:
-    """What was done in one pass, in one line.
+    """A one-line summary of one pass.
 
     Args:
-        jobs: The probes that shared the pass, or the one that stood alone.
-        subject: What was measured.
+        jobs: The probes that shared the pass, or a single one.
+        subject: The model and data that were measured.
         aside: Images that could not be read.
     """
     names = ", ".join(name_of(job.probe) for job in jobs)
@@ -140,6 +140,6 @@ def summary(jobs: Sequence[Job], subject: Subject, aside: Sequence[SetAside]) ->
     return (
         f"{subject.name}: {names} done{together}, {len(first.missing)} of {len(first.pieces)} "
         f"pieces in {duration(first.seconds)}"
-        + f", {redone} done again" * bool(redone)
-        + f", {len(aside)} images set aside" * bool(aside)
+        + f", {redone} repeated" * bool(redone)
+        + f", {len(aside)} images could not be read" * bool(aside)
     )

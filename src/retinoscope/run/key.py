@@ -1,4 +1,4 @@
-"""The key of what is measured: a hash of everything that determines it, and nothing else."""
+"""The key of a measurement: a hash of everything that determines the result, and nothing else."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _DIGITS = 12
 
 
 def settings_of(probe: Probe | Watcher) -> dict[str, Any]:
-    """The fields of a probe as plain values.
+    """The settings of a probe as plain values.
 
     Example:
         >>> from retinoscope.probes.fourier import Fourier
@@ -28,7 +28,7 @@ def settings_of(probe: Probe | Watcher) -> dict[str, Any]:
 
 
 def name_of(probe: Probe | Watcher) -> str:
-    """The probe's name: that of its answers, and of its file.
+    """The name of a probe, which is also that of its results and of its file.
 
     Example:
         >>> from retinoscope.probes.variance import Variance
@@ -39,9 +39,9 @@ def name_of(probe: Probe | Watcher) -> str:
 
 
 def key_of(probe: Probe | Watcher, subject: Subject) -> str:
-    """Model weights, data, settings and schema in twelve digits.
+    """A hash of model weights, data, settings and schema, in twelve hexadecimal digits.
 
-    How the work is done (batch size, workers, engine) is no part of it.
+    The way in which the work is done (batch size, workers, engine) does not affect it.
     """
     needs = probe.needs
     plain = {
@@ -50,14 +50,14 @@ def key_of(probe: Probe | Watcher, subject: Subject) -> str:
         "settings": settings_of(probe),
         "model": subject.fingerprint,
         "data": subject.split(needs).fingerprint,
-        "weight decay": subject.weight_decay if needs.labels else 0.0,  # a part of losses alone
+        "weight decay": subject.weight_decay if needs.labels else 0.0,  # affects losses only
         "others": [subject.another(name).fingerprint for name in needs.others],
     }
-    if (source := source_of(type(probe))) is not None:  # code of the user's own may have changed
+    if (source := source_of(type(probe))) is not None:  # the user's code may have changed
         plain["source"] = hashlib.sha256(source.read_bytes()).hexdigest()
-    if needs.group is not None:  # which images are seen together decides what comes out
+    if needs.group is not None:  # the grouping of images affects the result
         plain["group"] = needs.group
-    if needs.labels:  # what asks for no gradient has no part in the curvature of a loss
+    if needs.labels:  # parameters without gradient do not enter the curvature of a loss
         named = subject.backbone.named_parameters()
         plain["frozen"] = [name for name, tensor in named if not tensor.requires_grad]
     if needs.snapshots is not None:

@@ -1,4 +1,4 @@
-"""Which of a model's answers the labels of the data mean, or why they mean none."""
+"""Matches the labels of the data with the model's classes, or explains why that is impossible."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from retinoscope.data.source import Source
 def has_classifier(model: nn.Module, anatomy: Anatomy) -> bool:
     """Whether a network ends in a layer that maps features to classes.
 
-    It does not if it says that it has no classes (``num_classes=0``), or if its last unit has no
-    learned matrix: a norm has two numbers per channel, a pooling layer none.
+    It does not if ``num_classes`` is 0, or if its last unit has no learned matrix: a norm has two
+    parameters per channel, a pooling layer has none.
     """
     if getattr(model, "num_classes", None) == 0:
         return False
@@ -26,16 +26,16 @@ def has_classifier(model: nn.Module, anatomy: Anatomy) -> bool:
 def model_classes(
     source: Source, outputs: int, known: tuple[str, ...] | None, classifier: bool = True
 ) -> tuple[np.ndarray | None, str]:
-    """The model's class of each class of the source, or why there is none, and what to do.
+    """Map each class of the source to a model class, or say why that fails and what to do.
 
-    Names and numbers of classes decide; only where they do not fit does it matter whether the
-    network looks as if it had a classifier.
+    The match uses the names and the number of classes. Whether the network seems to have a
+    classifier matters only if these do not match.
 
     Args:
-        source: Images, perhaps with labels and names of classes.
-        outputs: How many numbers the model answers with.
-        known: What the model calls them, if it says so.
-        classifier: Whether these are classes; see :func:`has_classifier`.
+        source: Images, optionally with labels and class names.
+        outputs: Number of model outputs.
+        known: The model's own names for its outputs, if known.
+        classifier: Whether the outputs are classes; see :func:`has_classifier`.
     """
     labelled = source.labels is not None and source.classes is not None
     classes = map_classes(source.classes, outputs, known) if source.classes and labelled else None
@@ -43,16 +43,16 @@ def model_classes(
         return classes, ""
     if not classifier:
         return None, (
-            f"the network has no classifier: it answers with {outputs:,} features. Give it one "
-            "with weights that fit (MODEL:num_classes=10, --weights FILE)"
+            f"the network has no classifier: its output is {outputs:,} features. Give it one with "
+            "matching weights (MODEL:num_classes=10, --weights FILE)"
         )
     if not labelled:
         return None, (
-            "these images have no labels. Put them into a folder per class (FOLDER/CLASS/x.jpg)"
+            "these images have no labels. Sort them into one folder per class (FOLDER/CLASS/x.jpg)"
         )
     return None, (
-        f"the {len(source.classes or ())} classes of the data cannot be matched with the {outputs} "
-        f"answers of the model: {listed(source.classes or ())}. Name the class folders after the "
-        "model's classes (WordNet ids or words for ImageNet), or take a model that was trained on "
-        "these data"
+        f"the {len(source.classes or ())} classes of the data cannot be matched with the "
+        f"{outputs} outputs of the model: {listed(source.classes or ())}. Name the class folders "
+        "after the model's classes (WordNet ids or words for ImageNet), or use a model that was "
+        "trained on these data"
     )

@@ -1,6 +1,6 @@
-"""One finished piece as a file that proves itself: whose it is, and that it is whole.
+"""The file of one finished piece, which can be checked for its origin and completeness.
 
-A line of JSON (key, piece, what was set aside, the hash of the rest), then the arrays as ``.npz``.
+One line of JSON (key, piece, unreadable images, hash of the rest), then the arrays as ``.npz``.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ _FORMAT = 1
 
 @dataclass(frozen=True)
 class Finished:
-    """What a piece gave, and which images it had to set aside."""
+    """The output of a piece, and the images that could not be read."""
 
     partial: Partial
     set_aside: tuple[SetAside, ...] = ()
 
 
 class BadPiece(Exception):
-    """A file is there in the place of a piece, but is not that piece."""
+    """The file of a piece exists, but its content is not that piece."""
 
 
 def write_piece(path: Path, key: str, finished: Finished) -> None:
-    """Write the file whole, or not at all."""
+    """Write the file atomically."""
     packed = pack(finished.partial)
     head = {
         "format": _FORMAT,
@@ -44,7 +44,7 @@ def write_piece(path: Path, key: str, finished: Finished) -> None:
 
 
 def read_piece(path: Path, key: str) -> Finished | None:
-    """The piece; None where there is no file. Raises :class:`BadPiece` saying what is wrong."""
+    """Read a piece; None if there is no file. Raises :class:`BadPiece`, which names the problem."""
     try:
         line, newline, packed = path.read_bytes().partition(b"\n")
     except FileNotFoundError:

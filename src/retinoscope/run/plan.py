@@ -1,4 +1,4 @@
-"""What is to be measured of one subject: what is answered already, and what remains to be done."""
+"""A plan for one subject: which results exist already, and which work remains."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from retinoscope.run.work import Question
 
 @dataclass
 class Plan:
-    """The probes asked of one subject; see :meth:`retinoscope.run.run.Run.plan`."""
+    """The requested probes of one subject; see :meth:`retinoscope.run.run.Run.plan`."""
 
     subject: Subject
     folder: Path
-    """Where everything about the subject lies."""
+    """The folder with everything about the subject."""
     asked: tuple[Question, ...]
     answers: dict[Question, Result | RetinoscopeError] = field(default_factory=dict)
-    """The result of each probe, or why it has none: ``NotApplicable``, or what made it fail."""
+    """The result of each probe, or the reason why it has none: ``NotApplicable`` or an error."""
     passes: list[Pass] = field(default_factory=list)
-    """What remains to be done, and how long it should take."""
+    """The remaining work, with the estimated time."""
 
     def by_name(self) -> dict[str, Result | RetinoscopeError]:
-        """The answers by the names of the probes, in the order in which they were asked for."""
+        """The answers by probe name, in the order of the request."""
         named: dict[str, Result | RetinoscopeError] = {}
         for probe in self.asked:
             if probe in self.answers:

@@ -1,4 +1,4 @@
-"""What is being done, how far it is, and the time left: a bar on a terminal, else plain lines."""
+"""Progress output: the current work and the time left, as a bar on a terminal, else as lines."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from retinoscope.core.wording import duration
 
 _EVERY = 10.0
-"""Seconds between two lines where there is no terminal."""
+"""Seconds between two lines if there is no terminal."""
 
 
 def progress_bar(console: Console) -> Progress:
-    """A bar that vanishes when the work is done; nothing is shown where there is no terminal."""
+    """A bar that disappears when the work is done; without a terminal nothing is shown."""
     return Progress(
         TextColumn("{task.description}", markup=False),
         BarColumn(),
@@ -28,7 +28,7 @@ def progress_bar(console: Console) -> Progress:
 
 
 class Reporter:
-    """Tells a person how the work goes; silent if ``console`` is None."""
+    """Reports progress on a console; silent if ``console`` is None."""
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console
@@ -37,7 +37,7 @@ class Reporter:
         self._started = self._said = time.monotonic()
 
     def begin(self, what: str, total: int, done: int = 0) -> None:
-        """Start counting; ``done`` were there already."""
+        """Start counting; ``done`` pieces exist already."""
         self.end()
         self._what, self._total, self._done, self._before = what, total, done, done
         self._started = self._said = time.monotonic()
@@ -47,7 +47,7 @@ class Reporter:
             self._bar.start()
 
     def advance(self) -> None:
-        """One more is done."""
+        """Count one more finished piece."""
         self._done += 1
         if self._bar is None or self.console is None:
             return
@@ -66,12 +66,12 @@ class Reporter:
             self._bar = None
 
     def say(self, text: str) -> None:
-        """One line that stays."""
+        """Print one permanent line."""
         if self.console is not None:
             self.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def watched() -> Reporter:
-    """A reporter for whoever sits before a terminal or a notebook; silent in scripts."""
+    """A reporter that prints on a terminal or in a notebook and is silent in scripts."""
     seen = sys.stderr.isatty() or "ipykernel" in sys.modules
     return Reporter(Console(stderr=True) if seen else None)

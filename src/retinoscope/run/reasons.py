@@ -1,4 +1,4 @@
-"""Why a probe is not applicable, with the command that would make it so."""
+"""Explains why a probe is not applicable, with a command that would make it so."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from retinoscope.run.work import Question
 
 
 def check_there(probe: Question, subject: Subject) -> None:
-    """Raise ``NotApplicable`` where a subject lacks what a probe needs.
+    """Raise ``NotApplicable`` if a subject lacks something that a probe needs.
 
-    The reason that decides comes first: without snapshots or a classifier, other images would not
+    The deciding reason is reported first: without snapshots or a classifier, other images would not
     help.
     """
     needs = probe.needs
@@ -28,10 +28,10 @@ def check_there(probe: Question, subject: Subject) -> None:
 
 
 def explained(reason: NotApplicable, probe: Question, subject: Subject) -> str:
-    """The reason, and the setting that lets the probe measure what is there, if there is one.
+    """The reason, and a setting with which the probe can use the available images, if any.
 
-    A probe of the loss wants training images unless told otherwise. Where these are missing and
-    the test images have labels, it can be asked for those.
+    By default, a probe of the loss uses training images. If there are none but the test images have
+    labels, the probe can use those instead.
     """
     text = str(reason)
     other = _on_test_images(probe)
@@ -43,7 +43,7 @@ def explained(reason: NotApplicable, probe: Question, subject: Subject) -> str:
 
 
 def _on_test_images(probe: Any) -> Any | None:
-    """The same probe with ``images=test``, if it has that setting and another value in it."""
+    """The same probe with ``images=test``, if it has that setting and another value is set."""
     named = {one.name for one in fields(probe)}
     if "images" not in named or getattr(probe, "images") in ("test", None):  # noqa: B009
         return None

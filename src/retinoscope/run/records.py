@@ -1,7 +1,7 @@
-"""What a run folder says about a probe besides its result: unfinished, not applicable or failed.
+"""Records of a run folder about probes without a result: unfinished, not applicable or failed.
 
-Each is a small JSON file beside the results of a subject, so that a report can be made from the
-folder alone, whenever the run was stopped.
+Each record is a small JSON file next to the results of a subject, so that a report can be made
+from the folder alone, whenever the run was stopped.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Status = Literal["not applicable", "failed"]
 
 
 def mark_unfinished(jobs: Iterable[Job]) -> None:
-    """Record that these probes have been started; also withdraws why they once were skipped."""
+    """Record that these probes have started; deletes earlier records of why they were skipped."""
     for job in jobs:
         plain = {
             "probe": name_of(job.probe),
@@ -35,7 +35,7 @@ def mark_unfinished(jobs: Iterable[Job]) -> None:
 
 
 def forget_unstarted(folder: Path, jobs: Iterable[Job]) -> None:
-    """Remove the records of probes that are no longer asked for and have no finished piece."""
+    """Remove the records of probes that are no longer requested and have no finished piece."""
     asked = {job.stem for job in jobs}
     for path in folder.glob(f"*{UNFINISHED}"):
         stem = path.name.removesuffix(UNFINISHED)
@@ -59,7 +59,7 @@ def mark_skipped(
 
 
 def write_note(job: Job) -> None:
-    """Record how a result came to be; where this file exists, the result is complete."""
+    """Record how a result was made; the result is complete if this file exists."""
     note = {
         "key": job.key,
         "seconds": round(job.seconds, 3),
@@ -78,7 +78,7 @@ def write_note(job: Job) -> None:
 
 
 def is_note(path: Path) -> bool:
-    """Whether a complete note is there."""
+    """Whether a complete note exists."""
     try:
         return isinstance(json.loads(path.read_bytes()), dict)
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""Measuring: what is there is used, what is missing is done, what is damaged is done again."""
+"""Measures probes: uses results that exist, computes missing pieces, repeats damaged ones."""
 
 from __future__ import annotations
 
@@ -45,15 +45,15 @@ from retinoscope.run.task import PREPARED, Outcome, Task
 from retinoscope.run.work import Question
 
 _WORTH_SAYING = 20.0
-"""Seconds of work from which on a forecast is given."""
+"""Minimum seconds of work for which an estimate is printed."""
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*")
 _COMMON = ("result", "schema", "question", "reading", "needs", "combine")
 
 
 class Run:
-    """A folder, and the measurements that are made into it.
+    """A run folder, and the measurements that are stored in it.
 
-    A run that was killed goes on where it was: the same call does what is missing only.
+    A run that was interrupted resumes: the same call computes only what is missing.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Run:
         self.reporter = reporter or watched()
 
     def measure(self, probe: Question, subject: Subject) -> Result:
-        """The result of one probe; ``NotApplicable`` where the subject lacks what it needs."""
+        """The result of one probe; raises ``NotApplicable`` if the subject lacks what it needs."""
         (outcome,) = self.measure_all([probe], subject).values()
         if isinstance(outcome, NotApplicable):
             raise outcome
@@ -80,8 +80,8 @@ class Run:
     ) -> dict[str, Result | NotApplicable]:
         """The results of several probes by name; all watchers share one pass.
 
-        Where a probe is asked twice with other settings, these stand after its name. A probe that
-        fails does not stop the others; its error is raised at the end.
+        If a probe is requested twice with different settings, these are appended to its name. A
+        probe that fails does not stop the others; its error is raised at the end.
         """
         plan = self.plan(probes, subject, trials=False)
         for one in plan.passes:
@@ -96,27 +96,27 @@ class Run:
         return plan.by_name()  # type: ignore[return-value]  # errors were raised
 
     def plan(self, probes: Sequence[Question], subject: Subject, trials: bool = True) -> Plan:
-        """What is there already, what is missing, and how long that will take.
+        """The results that exist already, the work that is missing, and the time it will take.
 
         Args:
-            probes: What to measure.
-            subject: Of what.
-            trials: Whether to try the shared pass on some images for the estimate. Probes that
-                foresee their own time are always asked.
+            probes: The probes to measure.
+            subject: The model and data to measure.
+            trials: Whether to time the shared pass on some images for the estimate. Probes with
+                their own estimate are always asked for it.
         """
         if state_hash(subject.backbone) != subject.state:
             raise RetinoscopeError(
-                f"The weights of {subject.name} have changed since it was made a subject. Make it "
-                "one again with load_subject, so that results carry the right key."
+                f"The weights of {subject.name} have changed since load_subject. Call "
+                "load_subject again, so that the results are stored under the right key."
             )
         folder = self.files.subject_folder(subject)
         if others := self.files.namesakes(subject):
             self.reporter.say(
-                f"{subject.name}: results of {len(others)} other version(s) of this model "
-                "(weights, size, precision) stand beside these"
+                f"{subject.name}: the folder also holds results of {len(others)} other version(s) "
+                "of this model (weights, size, precision)"
             )
         plan = Plan(subject, folder, tuple(dict.fromkeys(map(_checked, probes))))
-        self.reporter.begin(f"looking at what is there of {subject.name}", len(plan.asked))
+        self.reporter.begin(f"checking existing results of {subject.name}", len(plan.asked))
         try:
             jobs = self._look(plan)
             self._start(jobs, plan, trials)
@@ -125,7 +125,7 @@ class Run:
         return plan
 
     def _start(self, jobs: Sequence[Job], plan: Plan, trials: bool) -> None:
-        """Check that the network repeats, mark what is unfinished, and estimate its time."""
+        """Check that the network is reproducible, mark unfinished probes, estimate their time."""
         missing = [job for job in jobs if job.missing or job.unprepared]
         subject = plan.subject
         for needs in dict.fromkeys(job.probe.needs for job in missing):
@@ -146,7 +146,7 @@ class Run:
         ]
 
     def carry_out(self, plan: Plan, chosen: Sequence[Pass]) -> None:
-        """Measure what is missing of some passes of a plan; the answers go into the plan."""
+        """Measure the missing pieces of some passes of a plan; adds the answers to the plan."""
         jobs = [job for one in chosen for job in one.jobs]
         self._do_missing(jobs, plan.subject)
         for sharing in (one.jobs for one in chosen):
@@ -167,7 +167,7 @@ class Run:
                 self.reporter.say(summary(done, plan.subject, aside))
 
     def _look(self, plan: Plan) -> list[Job]:
-        """Fill in what is answered already; returns what remains to be done."""
+        """Fill in the answers that exist already; returns the jobs that remain."""
         jobs: list[Job] = []
         subject = plan.subject
         for probe in plan.asked:
@@ -180,7 +180,7 @@ class Run:
                 continue
             if (result := self._existing(job)) is not None:
                 plan.answers[probe] = result
-                self.reporter.say(f"{subject.name}: {name_of(probe)} is there already")
+                self.reporter.say(f"{subject.name}: {name_of(probe)} is already measured")
             else:
                 jobs.append(job)
         return jobs
@@ -191,7 +191,7 @@ class Run:
             _check_size(subject, subject.another(name))
         work = work_of(probe)
         if subject.passes and not work.draws:
-            raise NotApplicable("is not defined yet for a network that draws at test time")
+            raise NotApplicable("is not yet defined for a network that is random at test time")
         job = Job(probe, work, key_of(probe, subject), folder, work.pieces(subject))
         _check_names(job)
         there = {name for name in job.names if self._is_there(job, name, subject)}
@@ -201,19 +201,19 @@ class Run:
         return job
 
     def _is_there(self, job: Job, name: str, subject: Subject) -> bool:
-        """Whether a piece is kept and whole; says so where it is not."""
+        """Whether a piece is stored and intact; reports it if it is damaged."""
         try:
             return read_piece(job.path(name), job.key) is not None
         except BadPiece as problem:
             job.redone.append(f"{name}: {problem}")
             self.reporter.say(
-                f"{subject.name}: piece {name} of {name_of(job.probe)} is {problem}; "
-                "it is done again"
+                f"{subject.name}: piece {name} of {name_of(job.probe)} is {problem}; it is "
+                "computed again"
             )
             return False
 
     def _existing(self, job: Job) -> Result | None:
-        """The result if it is there and whole, and so is everything it was combined from."""
+        """The stored result, if it and all the pieces it was combined from are intact."""
         if job.missing or job.unprepared or not is_note(job.folder / f"{job.stem}{NOTE}"):
             return None
         try:
@@ -233,7 +233,7 @@ class Run:
         done = portions(jobs) - len(first) - len(shares)
         self.reporter.begin(f"{names} of {subject.name}", len(first) + len(shares) + done, done)
         if done:
-            self.reporter.say(f"{subject.name}: {done} pieces are there already")
+            self.reporter.say(f"{subject.name}: {done} pieces are already measured")
         try:
             self._do(Here(), first, subject)
             jobs = [job for job in jobs if not job.stopped]
@@ -260,7 +260,7 @@ class Run:
             self.reporter.advance()
 
     def _prepared(self, job: Job) -> Partial:
-        """What a probe has prepared for its pieces; nothing for most."""
+        """The output of the probe's ``prepare``, for its pieces; empty for most probes."""
         found = read_piece(job.path(PREPARED), job.key) if PREPARED in job.names else None
         return {} if found is None else found.partial
 
@@ -288,13 +288,13 @@ class Run:
                 found = read_piece(job.path(name), job.key)
             except BadPiece as problem:
                 raise RetinoscopeError(
-                    f"Piece {name} of {name_of(job.probe)} was written and is now {problem}. "
-                    "Does the disk fail? Run the same command again."
+                    f"Piece {name} of {name_of(job.probe)} was written but is now {problem}. "
+                    "Check the disk, and run the same command again."
                 ) from None
             if found is None:
                 raise RetinoscopeError(
-                    f"Piece {name} of {name_of(job.probe)} was written and is now gone. "
-                    "Does another process clear the folder? Run the same command again."
+                    f"Piece {name} of {name_of(job.probe)} was written but no longer exists. Does "
+                    "another process delete files in the folder? Run the same command again."
                 )
             finished.append(found)
         aside = tuple(dict.fromkeys(entry for one in finished for entry in one.set_aside))
@@ -314,7 +314,7 @@ class Run:
     def _skip(
         self, probe: Question, plan: Plan, reason: RetinoscopeError, stem: str | None = None
     ) -> None:
-        """Record why a probe gave no result, and say it."""
+        """Record and print why a probe gave no result."""
         status: Status = "not applicable" if isinstance(reason, NotApplicable) else "failed"
         with self.files.writing():
             mark_skipped(plan.folder, probe, status, str(reason), stem)
@@ -323,50 +323,51 @@ class Run:
 
 
 def _checked(probe: Question) -> Question:
-    """The probe, if it is one; says what is missing otherwise."""
+    """The probe if it is valid; otherwise raises an error that lists what is missing."""
     if isinstance(probe, Probe | Watcher):
         if not _NAME.fullmatch(probe.result.probe):
             raise WrongInput(
                 f"{type(probe.result).__name__} {probe.result.__name__} needs a name for its "
-                "files: probe: ClassVar[str] = 'effective_rank', of letters, digits and ._-"
+                "files, made of letters, digits and ._-, such as probe: ClassVar[str] = "
+                "'effective_rank'"
             )
         return probe
     lacking = [
-        f"To be a {kind} it lacks {', '.join(n for n in (*_COMMON, *own) if not hasattr(probe, n))}"
+        f"As a {kind} it lacks {', '.join(n for n in (*_COMMON, *own) if not hasattr(probe, n))}"
         for kind, own in (("Probe", ("pieces", "measure")), ("Watcher", ("watch", "gather")))
     ]
-    raise WrongInput(f"{probe!r} is no probe. {'; '.join(lacking)}. See retinoscope.core.probe.")
+    raise WrongInput(f"{probe!r} is not a probe. {'; '.join(lacking)}. See retinoscope.core.probe.")
 
 
 def _check_size(subject: Subject, other: Subject) -> None:
-    """Both see the same images, so both must take them at the same size."""
+    """Check that both models take images of the same size, since both see the same images."""
     own, theirs = ("×".join(map(str, s.anatomy.image)) for s in (subject, other))
     if own != theirs:
         named = other.protocol.get("model", other.name)
         raise NotApplicable(
-            f"shows {other.name} the images of {subject.name}, which are {own}; it takes {theirs}. "
-            "Build it for that size if it can be "
-            f"([{named}:img_size={subject.anatomy.image[-1]}]), or give both one with --size"
+            f"shows {other.name} the images of {subject.name}, which are {own}, but {other.name} "
+            f"expects {theirs}. Build it for that size if possible "
+            f"([{named}:img_size={subject.anatomy.image[-1]}]), or give both the same --size"
         )
 
 
 def _check_names(job: Job) -> None:
-    """A piece's name is that of its file, so no two may be alike or lead elsewhere."""
+    """Check that piece names are unique and safe, since they are used as file names."""
     names = [piece.name for piece in job.pieces]
     odd = [name for name in names if not _NAME.fullmatch(name) or name == PREPARED]
     twice = [name for name, count in Counter(names).items() if count > 1]
     if odd or twice:
         raise WrongInput(
-            f"{name_of(job.probe)} has pieces that cannot be told apart as files: "
-            f"{', '.join(map(repr, [*odd, *twice]))}. A piece's name is unique, consists of "
-            f"letters, digits and ._-, and is not {PREPARED!r}."
+            f"{name_of(job.probe)} has pieces with invalid names: "
+            f"{', '.join(map(repr, [*odd, *twice]))}. The name of a piece must be unique, consist "
+            f"of letters, digits and ._-, and not be {PREPARED!r}."
         )
 
 
 def measure(
     probe: Question, subject: Subject, folder: Path | str | None = None, **options: Any
 ) -> Result:
-    """The answer of one probe; kept in a run folder if one is named, with its ``options``."""
+    """The answer of one probe; stored in a run folder if one is given, with its ``options``."""
     if folder is not None:
         return Run(folder, **options).measure(probe, subject)
     with TemporaryDirectory(prefix="retinoscope-") as temporary:
@@ -378,7 +379,7 @@ def measure(
 
 
 def protocol_of(probe: Question, subject: Subject, aside: Sequence[SetAside]) -> Mapping[str, Any]:
-    """All that a reader of the figure must know, as plain values."""
+    """Everything that a reader of the figure must know, as plain values."""
     split = subject.split(probe.needs)
     return {
         **subject.protocol,

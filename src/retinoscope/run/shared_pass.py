@@ -1,10 +1,10 @@
-"""The shared pass: ordinary work that shows one forward pass to any number of watchers.
+"""The shared pass, which shows one forward pass to any number of watchers.
 
-Its pieces are shards of consecutive images. Watchers that must see a group of images together get
-groups whose membership depends on nothing but the indices of the images in the split: not on
-memory, batch size or jobs; an image that cannot be read leaves a gap. Where a group does not fit
-into memory it goes through the network in parts that advance together, unit by unit: a watcher
-still sees all of it at once, and no more than one unit's states wait for each other.
+Its pieces are shards of consecutive images. A watcher may need to see a group of images together.
+Which images form a group depends only on their indices in the split, not on memory, batch size or
+number of jobs; an image that cannot be read leaves a gap. A group that does not fit into memory is
+run in parts that advance together, unit by unit: a watcher still sees the whole group at once, and
+only one unit's states are held at a time.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from retinoscope.models.drawing import drawn_walk
 from retinoscope.models.memory import Parts, slices, went_in_parts
 
 SHARD = 128
-"""Images per piece; with groups, the largest multiple of their size up to this, at least one."""
+"""Images per piece; with groups, the largest multiple of the group size up to this (at least 1)."""
 
 _REFUSED = "not applicable"
 
 
 class Sharing(NamedTuple):
-    """What passes must have in common to become one."""
+    """The properties that passes must have in common to be merged."""
 
     needs: Needs
     span: int
@@ -42,7 +42,7 @@ class Sharing(NamedTuple):
 
 @dataclass(frozen=True)
 class SharedPass:
-    """Watchers that look at the same images, and whose groups are of one size if they have any."""
+    """Watchers that see the same images, and that agree on the group size if they use groups."""
 
     watchers: tuple[Watcher, ...]
     prepares: bool = False
@@ -54,7 +54,7 @@ class SharedPass:
         return self.watchers
 
     def prepare(self, subject: Subject, context: Context) -> Partial:
-        """Nothing: watchers only look."""
+        """Nothing: watchers do not prepare anything."""
         return {}
 
     def joined(self, others: Sequence[Any]) -> SharedPass:
@@ -63,7 +63,7 @@ class SharedPass:
 
     @property
     def needs(self) -> Needs:
-        """What the pass must give so that each watcher has what it needs."""
+        """The combined needs of all watchers."""
         each = [watcher.needs for watcher in self.watchers]
         return replace(
             each[0],
@@ -75,23 +75,23 @@ class SharedPass:
 
     @property
     def group(self) -> int | None:
-        """Images that some of the watchers must see together; None if none must."""
+        """The number of images that some watchers must see together; None if none needs groups."""
         return next((w.needs.group for w in self.watchers if w.needs.group is not None), None)
 
     @property
     def sharing(self) -> Sharing:
-        """What others must have in common with it to be joined."""
+        """The properties that another pass must share to be merged with this one."""
         alike = Needs(self.needs.split, self.needs.view, self.needs.labels)
         if self.group is None:
             return Sharing(alike, SHARD)
         if self.group < 1:
-            raise WrongInput(f"A group holds 1 image or more; got {self.group}.")
+            raise WrongInput(f"A group must contain at least 1 image; got {self.group}.")
         return Sharing(alike, self.group * max(1, SHARD // self.group))
 
     def pieces(self, subject: Subject) -> Sequence[Piece]:
-        """Consecutive images; the last shard may be smaller."""
+        """Shards of consecutive images; the last one may be smaller."""
         if self.needs.maps and not any(map(has_maps, subject.anatomy)):
-            raise NotApplicable(f"looks at maps; no unit of {subject.name} has any")
+            raise NotApplicable(f"looks at feature maps; no unit of {subject.name} has any")
         total, span = len(subject.split(self.needs)), self.sharing.span
         return [
             Piece(f"{start:07d}", {"start": start, "stop": min(start + span, total)})
@@ -99,7 +99,7 @@ class SharedPass:
         ]
 
     def measure(self, subject: Subject, piece: Piece, context: Context) -> Partial:
-        """What each watcher gathers from a shard of images; see :meth:`divided`."""
+        """The output of each watcher for a shard of images; see :meth:`divided`."""
         seen: list[list[Group]] = [[] for _ in self.watchers]
         memory: dict[str, Parts] = {}
         for parts in self._portions(subject, piece):
@@ -108,18 +108,18 @@ class SharedPass:
                 groups += passes
         partial: dict[str, np.ndarray] = {}
         for place, (watcher, looked) in enumerate(zip(self.watchers, seen, strict=True)):
-            groups = [group for group in looked if group.indices]  # else nothing could be read
+            groups = [group for group in looked if group.indices]  # otherwise no image was readable
             whole = groups if watcher.needs.group else [_together(subject, groups)]
             for number, group in enumerate(whole):
                 try:
                     found = watcher.gather(group)
-                except NotApplicable as reason:  # the other watchers go on
+                except NotApplicable as reason:  # the other watchers continue
                     found = {_REFUSED: np.array(str(reason))}
                 partial |= {f"{place}:{number}:{name}": array for name, array in found.items()}
         return partial
 
     def divided(self, partial: Partial) -> list[Partial | NotApplicable]:
-        """What :meth:`measure` gave, for each watcher its own, or why it gave nothing."""
+        """Split the output of :meth:`measure` by watcher; a reason replaces a missing output."""
         shares: list[dict[str, np.ndarray]] = [{} for _ in self.watchers]
         refused: dict[int, str] = {}
         for key, array in partial.items():
@@ -131,7 +131,7 @@ class SharedPass:
         return [NotApplicable(refused[i]) if i in refused else own for i, own in enumerate(shares)]
 
     def partials(self, kept: Partial) -> list[Partial]:
-        """What was gathered from each group of a piece, from what is kept for this one watcher."""
+        """The outputs for each group of a piece, for one watcher."""
         if self.group is None:
             return [kept]
         found: dict[int, dict[str, np.ndarray]] = {}
@@ -141,7 +141,7 @@ class SharedPass:
         return [found[number] for number in sorted(found)]
 
     def _portions(self, subject: Subject, piece: Piece) -> Iterator[list[Batch]]:
-        """The batches that are looked at together: those of a group, else each for itself."""
+        """The batches that are seen together: those of one group, or single batches."""
         split, (start, stop) = subject.split(self.needs), (piece.what["start"], piece.what["stop"])
         for first in range(start, stop, self.group or stop - start):
             indices = range(first, min(first + (self.group or stop), stop))
@@ -159,12 +159,12 @@ class SharedPass:
         context: Context,
         memory: dict[str, Parts] | None = None,
     ) -> list[list[Group]]:
-        """For each watcher, what it keeps of some images.
+        """The output of each watcher for some images.
 
-        ``memory`` remembers in how many parts the images of each subject have to go through.
+        ``memory`` stores into how many parts the images must be split for each subject.
 
-        Of a network that draws at test time there are several passes: a watcher that needs a group
-        has what it kept of each, any other the mean over them.
+        A network that is random at test time is run several times. A watcher that needs a group
+        gets the output of each pass, any other watcher the mean over them.
         """
         everyone = range(len(self.watchers))
         memory = {} if memory is None else memory
@@ -208,7 +208,7 @@ class SharedPass:
         context: Context,
         memory: dict[str, Parts],
     ) -> list[Group]:
-        """What is kept of one pass; in smaller parts as often as memory demands."""
+        """The output of one pass, run in smaller parts as often as memory requires."""
         largest = max((len(part.images) for part in parts), default=0)
 
         def work(count: int) -> list[dict[str, Any]]:
@@ -255,12 +255,12 @@ class SharedPass:
 
 
 def _numbers(subject: Subject) -> range:
-    """Of the passes that are made."""
+    """The indices of the passes to run."""
     return range(max(1, subject.passes))
 
 
 def _mean(groups: Sequence[Group]) -> Group:
-    """The mean over passes of what was kept of each."""
+    """The mean of the outputs over passes."""
     first = groups[0]
     rows = {unit: _averaged([group.rows[unit] for group in groups]) for unit in first.rows}
     others = {name: _mean([group.others[name] for group in groups]) for name in first.others}
@@ -274,19 +274,19 @@ def _averaged(arrays: Sequence[Any]) -> Any:
 
 
 def has_maps(unit: Unit) -> bool:
-    """Whether what a unit gives is spread over more than one position."""
+    """Whether the output of a unit has more than one spatial position."""
     return unit.grid is not None and unit.grid.height * unit.grid.width > 1
 
 
 def _known(parts: Sequence[Batch]) -> tuple[tuple[int, ...], Tensor | None]:
-    """Which images these are, and their labels where they are known."""
+    """The indices of the images, and their labels if known."""
     indices = tuple(index for part in parts for index in part.indices)
     labels = [part.labels for part in parts if part.labels is not None]
     return indices, torch.cat(labels) if labels else None
 
 
 def _arrays(rows: Sequence[Tensor | Mapping[str, Tensor] | None]) -> Any:
-    """What a watcher gave for each part, as one array or several by name."""
+    """The output of a watcher for each part, as one array or several by name."""
     named = [row for row in rows if isinstance(row, Mapping)]
     if named:
         return {name: _arrays([row[name] for row in named]) for name in named[0]}
@@ -296,7 +296,7 @@ def _arrays(rows: Sequence[Tensor | Mapping[str, Tensor] | None]) -> Any:
 
 
 def _together(subject: Subject, groups: Sequence[Group]) -> Group:
-    """The rows of several batches as those of one: for watchers that see each image for itself."""
+    """Concatenate the rows of several batches, for watchers that treat each image on its own."""
     if not groups:
         return Group(subject.anatomy, {}, ())
     labels = [group.labels for group in groups if group.labels is not None]

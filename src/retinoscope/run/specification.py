@@ -1,4 +1,4 @@
-"""What determines a subject, as plain values that another process can be sent."""
+"""Everything that determines a subject, as plain values that can be sent to another process."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _DATA, _MODEL, _WORK = "Images", "Model", "Work"
 
 @dataclass(frozen=True)
 class SubjectSpecification:
-    """All that determines a subject, as plain values: another process rebuilds it from this.
+    """Everything that determines a subject, as plain values from which it can be rebuilt.
 
-    Commands make their flags from these fields; ``help`` and ``group`` are what they show.
+    Commands derive their flags from these fields; ``help`` and ``group`` appear in ``--help``.
     """
 
-    model: str = setting(REQUIRED, "A name that load_model knows.", group=_MODEL)
+    model: str = setting(REQUIRED, "A model name known to load_model.", group=_MODEL)
     data: str = setting(
         "cues",
         "cues (embedded, the default), cifar10, cifar100, imagenet, a folder of photos or of class "
@@ -35,11 +35,15 @@ class SubjectSpecification:
         group=_DATA,
     )
     root: str | None = setting(
-        None, "Where named data lie. Default: the environment's RETINOSCOPE_DATA.", group=_DATA
+        None,
+        "Folder that contains the named datasets. Default: the environment variable "
+        "RETINOSCOPE_DATA.",
+        group=_DATA,
     )
     images: int | None = setting(
         512,
-        "Images per split, as even over classes as possible; all for every image.",
+        "Images per split, balanced over classes, or all. Default: 512 (256 with --preset quick "
+        "of examine).",
         at_least=1,
         group=_DATA,
     )
@@ -49,25 +53,27 @@ class SubjectSpecification:
         "Image size: 224, or 224x160 for height x width. Default: the model's own.",
         group=_DATA,
     )
-    """A single number is the side of a square."""
+    """One number means a square image."""
     pretrained: bool = setting(
         True,
-        "Random weights from --seed instead of published ones.",
+        "Use random weights from --seed instead of published weights.",
         flag="--untrained",
         group=_MODEL,
     )
     weights: str | None = setting(
-        None, "A .safetensors or .pth file of weights, for a single model.", group=_MODEL
+        None, "A .safetensors or .pth weight file, for a single model.", group=_MODEL
     )
     allow_pickle: bool = setting(
-        False, "Read a .pth file that runs code. Only if you trust it.", group=_MODEL
+        False,
+        "Read a .pth file that executes code when loaded. Use only for files you trust.",
+        group=_MODEL,
     )
     output: str | None = setting(
-        None, "Entry of a dict or tuple output that holds the logits.", group=_MODEL
+        None, "Key or index of the logits in a dict or tuple output.", group=_MODEL
     )
     seed: int = setting(
         0,
-        "Random seed for weights and the choice of images.",
+        "Random seed for weights and image selection.",
         at_least=0,
         at_most=MAX_SEED,
         group=_WORK,
@@ -75,23 +81,23 @@ class SubjectSpecification:
     precision: Precision | None = setting(
         None, "float32 (default), float64, bfloat16 or float16.", group=_MODEL
     )
-    """Where None: float32 for a named model, what it has for one of your own."""
+    """None: float32 for a named model, unchanged for a module of your own."""
     device: str | None = setting(
-        None, "cuda, cuda:1, mps or cpu. Default: the best there is.", group=_MODEL
+        None, "cuda, cuda:1, mps or cpu. Default: the fastest device available.", group=_MODEL
     )
-    """Where None: the best there is for a named model, where it is for one of your own."""
+    """None: the fastest device for a named model, unchanged for a module of your own."""
     batch: int = setting(64, "Images per forward pass.", at_least=1, group=_WORK)
-    workers: int = setting(0, "Processes that read images.", at_least=0, group=_WORK)
+    workers: int = setting(0, "Number of processes that read images.", at_least=0, group=_WORK)
     passes: int = setting(
         0,
-        "Seeded passes of a network that draws at test time, such as MC dropout. Default: 0 (the "
-        "network is deterministic).",
+        "Seeded forward passes of a network that is random at test time, such as MC dropout. "
+        "Default: 0 (the network is deterministic).",
         at_least=0,
         group=_MODEL,
     )
     crop_pct: float | None = setting(
         None,
-        "Share of the shorter side that the crop keeps. Default: the model's own.",
+        "Fraction of the shorter side kept by the crop. Default: the model's own.",
         above=0,
         at_most=1,
         group=_DATA,
@@ -109,15 +115,17 @@ class SubjectSpecification:
         None, "Standard deviation of the normalisation, written like --mean.", group=_DATA
     )
     augmentation: Augmentation | None = None
-    """Of training images; as in the training of the weights if None, where that is known."""
+    """Augmentation of training images; if None, that of the model's training if known."""
     weight_decay: float | None = setting(
-        None, "Weight decay of the loss. Default: that of the training, where known.", at_least=0
+        None,
+        "Weight decay of the loss. Default: that of the model's training, if known.",
+        at_least=0,
     )
-    """0 where nobody knows."""
+    """None: that of the model's training; 0 if unknown."""
     label: str | None = field(default=None, compare=False)
-    """What to call the subject; its model's name if None. No part of what is measured."""
+    """Display name of the subject; None: the model's name. It does not affect results."""
     folder: str = field(default_factory=os.getcwd, compare=False)
-    """Where relative paths begin."""
+    """The folder that relative paths refer to."""
 
     def __post_init__(self) -> None:
         try:

@@ -1,6 +1,6 @@
-"""How far a run is, as its folder says: which models were asked for, and what is unfinished.
+"""The status of a run, read from its folder: requested models and unfinished probes.
 
-Read by reports, so nothing here needs a model.
+Reports use this module, so nothing here needs a model.
 """
 
 from __future__ import annotations
@@ -13,33 +13,32 @@ from pathlib import Path
 from retinoscope.core.files import write_atomically
 
 UNFINISHED, SKIPPED, NOTE = ".unfinished.json", ".skipped.json", ".note.json"
-"""What the names of the files of a probe end in while it is unfinished, if it gave no result, and
-when it is done."""
+"""File name endings of a probe that is unfinished, that gave no result, and that is done."""
 _ASKED = "asked.json"
 
 
 @dataclass(frozen=True)
 class AskedModel:
-    """A model that an examination was asked for."""
+    """A model that was to be examined."""
 
     name: str
     folder: str | None = None
     """The folder of its results within the run; None until the model is loaded."""
     reason: str = ""
-    """Why it could not be examined, if so."""
+    """Why it could not be examined; empty if it could."""
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What an examination was asked for."""
+    """The request of an examination."""
 
     models: tuple[AskedModel, ...] = ()
     command: str = ""
-    """The command line, so that a reader can go on with it; empty for a call in Python."""
+    """The command line, so that a reader can resume it; empty for a call in Python."""
 
 
 def write_asked(folder: Path, asked: Asked) -> None:
-    """Record what was asked for, in the order in which it is to be shown."""
+    """Record the request, with models in display order."""
     content = json.dumps(asdict(asked), ensure_ascii=False, indent=1) + "\n"
     path = folder / _ASKED
     if not path.is_file() or path.read_text(errors="replace") != content:
@@ -47,7 +46,7 @@ def write_asked(folder: Path, asked: Asked) -> None:
 
 
 def read_asked(folder: Path) -> Asked:
-    """What was asked for last; nothing where the folder does not say."""
+    """The latest request; empty if the folder has none."""
     try:
         plain = json.loads((folder / _ASKED).read_bytes())
         return Asked(tuple(AskedModel(**one) for one in plain["models"]), str(plain["command"]))
@@ -64,6 +63,6 @@ def _order(folder: Path) -> Sequence[str]:
 
 
 def finished_pieces(folder: Path, stem: str) -> int:
-    """How many pieces of a probe are there, not counting what was prepared for them."""
+    """The number of finished pieces of a probe, not counting the output of ``prepare``."""
     pieces = (folder / "pieces" / stem).glob("*.piece")
     return sum(path.name != "prepared.piece" for path in pieces)

@@ -1,4 +1,4 @@
-"""From names to a subject: the model behind its normalisation, taken apart, with its images."""
+"""Builds a subject from names: normalisation plus model, its anatomy, and its images."""
 
 from __future__ import annotations
 
@@ -46,22 +46,23 @@ def load_subject(
     others: Mapping[str, nn.Module] | None = None,
     **settings: Any,
 ) -> Subject:
-    """A model and its images, ready for probes.
+    """Load a model and its images, ready for probes.
 
     Args:
-        model: A name that :func:`retinoscope.load_model` knows, perhaps with a label in front
-            (``mine=resnet50``), or a module of your own.
+        model: A name known to :func:`retinoscope.load_model`, optionally with a label
+        (``mine=resnet50``), or a module of your own.
         data: A name (``cues``, ``cifar100``, a folder, a parquet file, ``hf:NAME``), a
-            ``Dataset`` of your own, or several datasets by the names of their splits.
-        name: What to call a module of your own, or a label for a named one.
-        others: Further modules of your own by the names by which probes ask for them.
+            ``Dataset`` of your own, or a dict of datasets by split name.
+        name: The name for a module of your own, or a label for a named model.
+        others: Further modules of your own, by the names that probes use for them.
         settings: The other fields of :class:`SubjectSpecification`: ``images``, ``size``,
             ``root``, ``batch``, ``precision``, ``augmentation`` and so on.
     """
     known = SubjectSpecification.__dataclass_fields__
     if unknown := set(settings) - set(known):
         raise WrongInput(
-            f"A subject has no setting {', '.join(sorted(unknown))}. It has: {', '.join(known)}."
+            f"load_subject has no setting {', '.join(sorted(unknown))}. Its settings are: "
+            f"{', '.join(known)}."
         )
     if isinstance(model, str):
         label, called = split_label(model)
@@ -81,14 +82,14 @@ def load_subject(
 
 
 def rebuild(specification: SubjectSpecification) -> Subject:
-    """The subject of a specification."""
+    """Build the subject of a specification."""
     loaded = _load(specification)
     return _assemble(specification, loaded, specification.data, Named(specification))
 
 
 @dataclass(frozen=True)
 class Named:
-    """A subject by names alone: another process can build it, and further ones beside it."""
+    """The origin of a subject given by names, which another process can rebuild."""
 
     specification: SubjectSpecification
     _loaded: dict[str, Subject] = field(default_factory=dict, compare=False, repr=False)
@@ -100,7 +101,7 @@ class Named:
         return self._loaded[name]
 
     def _specification(self, name: str) -> SubjectSpecification:
-        # A snapshot is the same model with other weights, unless the file says what it is itself.
+        # A snapshot is the same model with other weights, unless the file names its own model.
         if name.endswith(CHECKPOINTS) and read_construction(Path(name)) is None:
             return replace(self.specification, weights=name)
         return replace(self.specification, model=name, weights=None, label=None, output=None)
@@ -108,7 +109,7 @@ class Named:
 
 @dataclass(frozen=True)
 class Live:
-    """A subject made from live objects, which no other process can build."""
+    """The origin of a subject made from live objects, which no other process can rebuild."""
 
     data: Any
     modules: Mapping[str, nn.Module]
@@ -117,7 +118,7 @@ class Live:
     _loaded: dict[str, Subject] = field(default_factory=dict, compare=False, repr=False)
 
     def another(self, name: str) -> Subject:
-        """One of the modules that were given, or a model by its name, on the same images."""
+        """One of the given modules, or a model by its name, on the same images."""
         if name not in self._loaded:
             asked = self.modules.get(name, name)
             others = {k: v for k, v in self.settings.items() if k not in ("weights", "output")}
@@ -146,7 +147,7 @@ def _dtype(precision: Precision) -> torch.dtype:
 
 def _live(model: nn.Module, name: str, specification: SubjectSpecification) -> LoadedModel:
     if specification.device is not None or specification.precision is not None:
-        model = deepcopy(model)  # the user's own stays where and as it is
+        model = deepcopy(model)  # leaves the user's module unchanged
         if specification.device is not None:
             model.to(find_device(specification.device))
         if specification.precision is not None:
@@ -218,7 +219,7 @@ def _assemble(
 
 
 def _as_trained(specification: SubjectSpecification, history: Path | None) -> SubjectSpecification:
-    """What the user has left open about the loss, as in the training of the weights."""
+    """Fill in the loss settings that the user left open, from the training of the weights."""
     recipe = None if history is None else recorded_recipe(history)
     if recipe is None:
         return specification
@@ -231,7 +232,7 @@ def _as_trained(specification: SubjectSpecification, history: Path | None) -> Su
 
 
 def _preprocessing(specification: SubjectSpecification, loaded: LoadedModel) -> Preprocessing:
-    """The model's own, with what the user has changed."""
+    """The model's own preprocessing, with the user's changes."""
     own = loaded.preprocessing
     if specification.size is not None and specification.size != own.size:
         own = replace(own, size=specification.size)
@@ -258,7 +259,7 @@ def _splits(
         places = balanced_subset(
             source.labels, len(source), specification.images, specification.seed
         )
-        # What is made at the model's size has nothing to be cut off.
+        # Images generated at the model's size need no crop.
         made = hasattr(source, "read_many")
         augmentation = specification.augmentation or Augmentation()
         splits[name] = ImageSplit(
@@ -272,12 +273,12 @@ def _splits(
 
 
 def _assumed_augmentation(specification: SubjectSpecification, loaded: LoadedModel) -> list[str]:
-    """What is said where nobody knows how the images of the weights' training were augmented."""
+    """The warning to give if the augmentation in the training of the weights is unknown."""
     if specification.augmentation is not None or loaded.trained is False:
         return []
     return [
-        f"{ASSUMED_AUGMENTATION}: random crop and flip, for how these weights were trained is not "
-        "known. If you know it, give --recipe NAME, or augmentation=Augmentation(…) in Python"
+        f"{ASSUMED_AUGMENTATION}: random crop and flip, because it is not known how these weights "
+        "were trained. If you know, pass --recipe NAME, or augmentation=Augmentation(…) in Python"
     ]
 
 

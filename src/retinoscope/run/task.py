@@ -1,4 +1,4 @@
-"""A task: what one worker does at a time, in this process or in another."""
+"""A task: the unit of work of one worker, in this process or in another."""
 
 from __future__ import annotations
 
@@ -19,40 +19,40 @@ from retinoscope.run.piece import Finished
 from retinoscope.run.work import Work
 
 PREPARED = "prepared"
-"""The name under which what a probe prepares is kept, beside its pieces."""
+"""The name of the file with the output of ``prepare``, next to the pieces."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """One piece of some work, or what is prepared before all its pieces."""
+    """One piece of some work, or the preparation before all its pieces."""
 
     work: Work
     piece: Piece | None
-    """None: prepare."""
+    """None: run ``prepare``."""
     prepared: Partial = field(default_factory=dict)
 
     @property
     def name(self) -> str:
-        """Of the file in which the outcome is kept."""
+        """The name of the file with the outcome."""
         return PREPARED if self.piece is None else self.piece.name
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a task gave, and what had to be said on the way."""
+    """The output of a task, with its notices."""
 
     finished: Finished | None
-    """None where the probe is not applicable after all."""
+    """None if the probe turned out not to be applicable, or failed."""
     notices: tuple[str, ...] = ()
     refused: str = ""
-    """Why it is not, where only measuring shows it."""
+    """Why it is not applicable, if only measuring shows it."""
     error: RetinoscopeError | None = None
-    """What went wrong; other tasks go on."""
+    """The error that made it fail; other tasks continue."""
     seconds: float = 0.0
 
 
 def perform(task: Task, subject: Subject) -> Outcome:
-    """Do the work of a task; images that it had to set aside come back with what it gave."""
+    """Perform a task; the outcome also lists images that could not be read."""
     start = time.monotonic()
     aside: list[SetAside] = []
     notices: list[str] = []
@@ -68,7 +68,7 @@ def perform(task: Task, subject: Subject) -> Outcome:
     except NotApplicable as reason:
         return Outcome(None, tuple(dict.fromkeys(notices)), refused=str(reason))
     except RetinoscopeError as error:
-        # As the base class: an error with arguments of its own may not survive the way back.
+        # Use the base class: an error with arguments of its own may not survive pickling.
         kept = RetinoscopeError(str(error)) if isfunction(type(error).__init__) else error
         return Outcome(None, tuple(dict.fromkeys(notices)), error=kept)
     finished = Finished(partial, tuple(dict.fromkeys(aside)))
@@ -82,7 +82,7 @@ def _recorded(subject: Subject, aside: list[SetAside]) -> Subject:
 
 @dataclass(frozen=True)
 class _Recorded:
-    """A split that remembers what it had to set aside, whoever reads it and in whatever view."""
+    """A split that records the images that could not be read, for every reader and view."""
 
     kept: Split
     aside: list[SetAside] = field(repr=False)

@@ -1,4 +1,4 @@
-"""What does the work for a question: a probe for itself, or one pass for several watchers."""
+"""The work behind a question: one probe on its own, or one pass for several watchers."""
 
 from __future__ import annotations
 
@@ -15,60 +15,60 @@ Question = Probe | Watcher
 
 
 class Work(Protocol):
-    """Something to do with a subject that comes in independent pieces."""
+    """Work on a subject that is divided into independent pieces."""
 
     @property
     def needs(self) -> Needs:
-        """What must be there."""
+        """What the subject must provide."""
         ...
 
     @property
     def questions(self) -> tuple[Question, ...]:
-        """What it answers."""
+        """The probes or watchers that it answers."""
         ...
 
     @property
     def sharing(self) -> Hashable | None:
-        """What other work must have in common with it to be joined; None where nothing can be."""
+        """The properties that other work must share to be joined; None if nothing can be joined."""
         ...
 
     @property
     def group(self) -> int | None:
-        """Images that must be seen together; joined work has one such number at most."""
+        """The number of images that must be seen together; the same for all joined work."""
         ...
 
     @property
     def prepares(self) -> bool:
-        """Whether something is prepared before all pieces."""
+        """Whether it prepares something before all pieces."""
         ...
 
     @property
     def draws(self) -> bool:
-        """Whether it is defined for networks that draw at test time."""
+        """Whether it is defined for networks that are random at test time."""
         ...
 
     def pieces(self, subject: Subject) -> Sequence[Piece]:
-        """The parts of the work."""
+        """The pieces of the work."""
         ...
 
     def prepare(self, subject: Subject, context: Context) -> Partial:
-        """What all pieces find in the context."""
+        """The data that every piece finds in its context."""
         ...
 
     def measure(self, subject: Subject, piece: Piece, context: Context) -> Partial:
-        """Do one part, for all questions."""
+        """Measure one piece, for all questions."""
         ...
 
     def joined(self, others: Sequence[Any]) -> Work:
-        """One for the questions of several of its kind, which have ``sharing`` in common."""
+        """Join several works of this kind, whose ``sharing`` is equal, into one."""
         ...
 
     def divided(self, partial: Partial) -> Sequence[Partial | NotApplicable]:
-        """What :meth:`measure` gave, for each question its own, or why it gave nothing."""
+        """Split the output of :meth:`measure` by question; a reason replaces a missing output."""
         ...
 
     def partials(self, kept: Partial) -> Sequence[Partial]:
-        """What a piece gives to be combined, from what is kept of it for one question."""
+        """The partials of one question to combine, from its stored piece."""
         ...
 
 
@@ -97,25 +97,25 @@ class Alone:
         return isinstance(self.probe, Preparing)
 
     def pieces(self, subject: Subject) -> Sequence[Piece]:
-        """Those of the probe."""
+        """The pieces of the probe."""
         return self.probe.pieces(subject)
 
     def prepare(self, subject: Subject, context: Context) -> Partial:
-        """What the probe prepares; nothing for most."""
+        """The output of the probe's ``prepare``; empty for most probes."""
         return self.probe.prepare(subject, context) if isinstance(self.probe, Preparing) else {}
 
     def measure(self, subject: Subject, piece: Piece, context: Context) -> Partial:
-        """By the probe."""
+        """Measure one piece with the probe."""
         return self.probe.measure(subject, piece, context)
 
     def joined(self, others: Sequence[Any]) -> Alone:
-        """Itself: nothing can be joined with it."""
+        """Itself: it cannot be joined with other work."""
         return self
 
     def divided(self, partial: Partial) -> Sequence[Partial | NotApplicable]:
-        """All of it."""
+        """The whole output, for the only question."""
         return [partial]
 
     def partials(self, kept: Partial) -> Sequence[Partial]:
-        """As it was kept."""
+        """The stored piece, unchanged."""
         return [kept]

@@ -1,4 +1,4 @@
-"""Where tasks are done: in this process, in several, or on a cluster."""
+"""Engines, which execute tasks: in this process, in several processes, or on a cluster."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from retinoscope.run.task import Outcome, Task
 
 
 class Engine(Protocol):
-    """Does tasks in any order and hands back what each gave, as soon as it is there."""
+    """Executes tasks in any order and yields the outcome of each as soon as it is available."""
 
     def run(self, subject: Subject, tasks: Sequence[Task]) -> Iterator[tuple[Task, Outcome]]:
-        """Every task once, with its outcome."""
+        """Execute every task once; yields each task with its outcome."""
         ...
 
 
 def choose_engine(jobs: int = 1, ray: str | None = None) -> Engine:
-    """The engine that the options ask for."""
+    """The engine selected by the options ``jobs`` and ``ray``."""
     if jobs < 1:
-        raise WrongInput(f"--jobs counts processes, so it is 1 or more; got {jobs}.")
+        raise WrongInput(f"--jobs is the number of processes and must be at least 1; got {jobs}.")
     if ray is not None:
         from retinoscope.run.engines.ray import OnRay
 

@@ -1,4 +1,4 @@
-"""Tasks one after the other in this process."""
+"""Executes tasks one after the other in this process."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from retinoscope.run.task import Outcome, Task, perform
 
 
 class Here:
-    """No other process; nothing to set up."""
+    """The engine for a single process; it needs no setup."""
 
     def run(self, subject: Subject, tasks: Sequence[Task]) -> Iterator[tuple[Task, Outcome]]:
-        """Every task once, in order."""
+        """Execute every task once, in order."""
         for task in tasks:
             yield task, perform(task, subject)

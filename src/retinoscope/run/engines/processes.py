@@ -1,4 +1,4 @@
-"""Tasks in several processes of this machine."""
+"""Executes tasks in several processes on this machine."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from retinoscope.run.task import Outcome, Task
 
 @dataclass(frozen=True)
 class InProcesses:
-    """``jobs`` processes that share the cores."""
+    """An engine with ``jobs`` processes that share the cores."""
 
     jobs: int
 
     def run(self, subject: Subject, tasks: Sequence[Task]) -> Iterator[tuple[Task, Outcome]]:
-        """Every task once, as they are finished."""
+        """Execute every task once; yields them in the order in which they finish."""
         orders = [(order(subject, task, f"--jobs {self.jobs}"), task) for task in tasks]
         threads = max(1, (os.cpu_count() or 1) // self.jobs)
         pool = ProcessPoolExecutor(
@@ -37,9 +37,9 @@ class InProcesses:
                 yield waiting[future], future.result()
         except BrokenProcessPool as error:
             raise RetinoscopeError(
-                "A worker process died, perhaps because memory ran out. What was finished is kept: "
-                "run the same command again, with fewer --jobs or a smaller --batch. (A script of "
-                "your own that asks for jobs must do so under `if __name__ == '__main__':`.)"
+                "A worker process died, perhaps because memory ran out. Finished pieces are kept: "
+                "run the same command again with fewer --jobs or a smaller --batch. (A script "
+                "that uses jobs must call retinoscope under `if __name__ == '__main__':`.)"
             ) from error
         finally:
             pool.shutdown(wait=False, cancel_futures=True)

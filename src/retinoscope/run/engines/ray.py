@@ -1,7 +1,7 @@
-"""Tasks on a Ray cluster, for work that has outgrown one machine.
+"""Executes tasks on a Ray cluster, for work that is too large for one machine.
 
-Ray does again elsewhere what a lost machine had begun; retinoscope must be installed on all of
-them, and files that the subject names must be there under the same paths.
+Ray repeats the unfinished tasks of a lost machine on another one. retinoscope must be installed
+on all machines, and the files that the subject names must exist there under the same paths.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from retinoscope.run.engines.remote import order, work
 from retinoscope.run.task import Outcome, Task
 
 _AHEAD = 4
-"""Tasks in flight per core: enough that no worker waits, few enough that little is lost."""
+"""Tasks in flight per core: enough to keep every worker busy, few enough to lose little."""
 
 
 _KNOCK = 10.0
-"""Seconds to wait for an answer from the cluster's address."""
+"""Seconds to wait for a response from the cluster's address."""
 
 
 @dataclass(frozen=True)
 class OnRay:
-    """A cluster by its address: ``auto``, ``host:6379``, or ``local`` for one on this machine."""
+    """An engine on the cluster at ``address``: ``auto``, ``host:6379``, or ``local`` (new)."""
 
     address: str
 
     def run(self, subject: Subject, tasks: Sequence[Task]) -> Iterator[tuple[Task, Outcome]]:
-        """Every task once, as they are finished; what a dead worker held is done elsewhere."""
+        """Execute every task once; yields each as it finishes. Repeats tasks of dead workers."""
         todo = [(order(subject, task, f"--ray {self.address}"), task) for task in reversed(tasks)]
         try:
             import ray
@@ -42,7 +42,8 @@ class OnRay:
             ) from None
         started = self._connect()
         try:
-            # A worker process keeps the subject it has built; -1: as often as machines are lost.
+            # A worker process keeps the subject it has built; max_retries=-1: retry after every
+            # loss.
             remote = ray.remote(num_cpus=1, max_retries=-1)(work)
             waiting: dict[object, Task] = {}
             limit = _AHEAD * max(1, int(ray.cluster_resources().get("CPU", 1)))
@@ -57,8 +58,8 @@ class OnRay:
                     raise error.as_instanceof_cause() from None
                 except RayError as error:
                     raise RetinoscopeError(
-                        f"The Ray cluster {self.address} failed: {first_line(error)} What was "
-                        "finished is kept: run the same command again."
+                        f"The Ray cluster {self.address} failed: {first_line(error)} Finished "
+                        "pieces are kept: run the same command again."
                     ) from error
                 yield waiting.pop(ready), outcome
         finally:
@@ -66,7 +67,7 @@ class OnRay:
                 ray.shutdown()
 
     def _connect(self) -> bool:
-        """Whether a connection had to be made, and so must be closed again."""
+        """Connect if necessary; returns whether a connection was opened and so must be closed."""
         import ray
 
         if ray.is_initialized():
@@ -77,15 +78,14 @@ class OnRay:
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
         except (ConnectionError, ValueError, RuntimeError, OSError) as error:
             raise RetinoscopeError(
-                f"There is no Ray cluster at {self.address!r} that lets us in: "
-                f"{first_line(error)} Start one with "
-                "`ray start --head`, or use --ray local for one on this machine."
+                f"Cannot connect to a Ray cluster at {self.address!r}: {first_line(error)} Start "
+                "one with `ray start --head`, or use --ray local for one on this machine."
             ) from error
         return True
 
 
 def _check_reachable(address: str) -> None:
-    """Knock first: Ray itself would wait for minutes where nobody answers."""
+    """Try to open a connection first: Ray itself waits for minutes if nothing responds."""
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if colon and port.isdigit():
         socket.create_connection((host, int(port)), _KNOCK).close()

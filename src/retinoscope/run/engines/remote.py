@@ -1,4 +1,4 @@
-"""What a worker in another process does: rebuild the subject once, keep it, perform tasks."""
+"""The code of a worker in another process: rebuild the subject once, keep it, perform tasks."""
 
 from __future__ import annotations
 
@@ -18,36 +18,36 @@ from retinoscope.run.task import Outcome, Task, perform
 
 
 class NotRebuildable(RetinoscopeError):
-    """A subject made from live objects cannot be sent to another process."""
+    """Raised when a subject made from live objects would have to be sent to another process."""
 
 
 def specification_of(subject: Subject, asked: str) -> SubjectSpecification:
-    """From what another process rebuilds the subject."""
+    """The specification from which another process can rebuild the subject."""
     if not isinstance(subject.origin, Named):
         raise NotRebuildable(
             f"{asked} needs a subject that other processes can build from its name, but "
-            f"{subject.name} was made from live objects. Write a function that returns the model "
-            "and name it as path/file.py:function, and name the data; or work in one process."
+            f"{subject.name} was made from live objects. Write a function that returns the model, "
+            "pass it as path/file.py:function and pass the data by name; or use a single process."
         )
     return subject.origin.specification
 
 
 @dataclass(frozen=True)
 class Order:
-    """What a worker gets: from what to rebuild the subject, what must come out, what to do."""
+    """The message to a worker: how to rebuild the subject, its expected hash, and the task."""
 
     specification: SubjectSpecification
     fingerprint: str
     data: str
     others: tuple[tuple[str, str], ...]
-    """Further subjects, and what must come out for each."""
+    """Further subjects, each with its expected hash."""
     files: tuple[str, ...]
-    """Files of the user's own that define probes; they are loaded before the task is read."""
+    """The user's files that define probes; they are imported before the task is unpickled."""
     task: bytes
 
 
 def order(subject: Subject, task: Task, asked: str) -> Order:
-    """A task for another process."""
+    """Package a task for another process."""
     needs, questions = task.work.needs, task.work.questions
     files = dict.fromkeys(str(p) for q in questions if (p := source_of(type(q))) is not None)
     return Order(
@@ -61,8 +61,8 @@ def order(subject: Subject, task: Task, asked: str) -> Order:
 
 
 def work(order: Order) -> Outcome:
-    """Perform a task on the subject of a specification."""
-    with suppress(OSError):  # on another machine the folder need not be there
+    """Perform a task on the subject that its specification describes."""
+    with suppress(OSError):  # on another machine the folder may not exist
         os.chdir(order.specification.folder)
     subject = _kept(order.specification)
     own = (subject, order.fingerprint)
@@ -71,21 +71,21 @@ def work(order: Order) -> Outcome:
         if one.fingerprint == expected:
             continue
         raise NotRebuildable(
-            f"{one.name} came out differently in another process: does its function draw "
+            f"{one.name} is different when it is built in another process: does its function use "
             "random weights without a seed, or read a file that has changed?"
         )
     for path in order.files:
         load_file(Path(path))
-    task: Task = pickle.loads(order.task)  # made by our own process a moment ago
+    task: Task = pickle.loads(order.task)  # written by our own process a moment ago
     if subject.split(task.work.needs).fingerprint != order.data:
         raise NotRebuildable(
-            f"The data {order.specification.data} are not the same in another process or on "
-            "another machine. Have the files changed?"
+            f"The data {order.specification.data} are different in another process or on another "
+            "machine. Have the files changed?"
         )
     return perform(task, subject)
 
 
 @lru_cache(maxsize=2)
 def _kept(specification: SubjectSpecification) -> Subject:
-    """A worker is asked for the same subject again and again."""
+    """The subject, cached: a worker needs the same one for task after task."""
     return rebuild(specification)
