@@ -59,7 +59,7 @@ def test_without_a_file_it_only_tells(tmp_path, monkeypatch):
         (["build", "micro_vit", "--apply", "cb"], "There is no surgery 'cb'"),
         (["build", "micro_vit", "--apply", "mc_dropout", "--out", "a.pth"], "is a .safetensors"),
         (["build", "micro_mixer", "--apply", "gap_head"], "weights of micro_mixer cannot be had"),
-        (["advise", "micro_resnet", "--untrained", "--msas", "0"], "1 attention unit or more"),
+        (["advise", "micro_resnet", "--untrained", "--msas", "0"], "must be at least 1; got 0"),
         (["list", "surgery"], "There are: models, probes, presets, surgeries, recipes, data"),
     ],
 )

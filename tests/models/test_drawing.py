@@ -90,9 +90,7 @@ def test_noise_on_weights_is_found_before_work_starts():
             return self.head(functional.conv2d(x, weight).mean((2, 3)))
 
     subject = load_subject(Bayesian().eval(), "cues", size=(8, 8), images=4, passes=2)
-    with pytest.raises(
-        NotDeterministic, match=r"are not drawn per image|numbers of shape"
-    ):
+    with pytest.raises(NotDeterministic, match=r"are not drawn per image|numbers of shape"):
         check_deterministic(subject, Needs())
 
 

@@ -73,7 +73,7 @@ def curved(tmp_path_factory):
 
 def test_an_assumed_augmentation_is_a_warning_in_the_card_and_in_the_notes(curved, tmp_path):
     page = build_report([curved], tmp_path / "r.html").read_text()
-    words = "augmentation of training images: random crop and flip, because it is not known how these weights"
+    words = "augmentation of training images: random crop and flip, because it is not known"
     assert words in card_of(page, "unknown")
     assert words not in card_of(page, "told")
     notes = [json.loads(path.read_text()) for path in curved.rglob("hessian.*.note.json")]

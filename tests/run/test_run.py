@@ -229,7 +229,9 @@ def test_a_network_without_maps_is_not_applicable(tmp_path):
     model = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 16), nn.ReLU(), nn.Linear(16, 10))
     subject = load_subject(model.eval(), "cues", size=(8, 8), images=5)
     for probe in PROBES:
-        with pytest.raises(NotApplicable, match="looks at feature maps; no unit of Sequential has any"):
+        with pytest.raises(
+            NotApplicable, match="looks at feature maps; no unit of Sequential has any"
+        ):
             Run(tmp_path).measure(probe, subject)
 
 

@@ -52,7 +52,7 @@ def test_the_forecast_adds_up_and_names_each_model():
     said = []
     plans = [planned("a", (Fourier(), 10.0)), planned("b", (Fourier(), 19.0))]
     say_forecast(plans, 30.0, said.append)
-    assert said[0].startswith("Estimated time on this machine: 1 min in all, of which 30 s went")
+    assert said[0].startswith("Estimated time on this machine: 1 min in total, including 30 s")
     assert said[1:] == ["  fourier: a 10 s, b 19 s"]
     say_forecast([planned("a")], 1.0, said.append)
     assert len(said) == 2

@@ -50,7 +50,7 @@ def load_subject(
 
     Args:
         model: A name known to :func:`retinoscope.load_model`, optionally with a label
-        (``mine=resnet50``), or a module of your own.
+            (``mine=resnet50``), or a module of your own.
         data: A name (``cues``, ``cifar100``, a folder, a parquet file, ``hf:NAME``), a
             ``Dataset`` of your own, or a dict of datasets by split name.
         name: The name for a module of your own, or a label for a named model.

@@ -1,1 +1,1 @@
-"""Several rooms in one call: names in, a report or a plan out."""
+"""Complete workflows in one call: names in, a report or a plan out."""

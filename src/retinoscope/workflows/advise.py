@@ -1,8 +1,8 @@
-"""Where attention should go in a CNN: the build-up rule, with the stages' variance measured.
+"""Advises where to put attention in a CNN: the build-up rule, with the measured variance.
 
 Park & Kim (2022, arXiv:2202.06709) find that the variance of feature maps accumulates through a
-stage and peaks at its end, that attention lowers it there, and that it pays from the end of the
-network on: alternately in the last stage, then at the end of each stage before it.
+stage and peaks at its end, that attention lowers it there, and that attention should be added from
+the end of the network: alternately in the last stage, then at the end of each earlier stage.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from retinoscope.surgery.build_up import BuildUp, slots
 
 @dataclass(frozen=True)
 class StageAdvice:
-    """What was seen in one stage, and what follows from it."""
+    """The measured variance of one stage, and the advice that follows from it."""
 
     stage: int
     units: int
@@ -34,27 +34,27 @@ class StageAdvice:
     last: float
     """Variance after its last unit."""
     peak: str
-    """The unit after which it is highest."""
+    """The unit after which the variance is highest."""
     room: int
-    """How many attention units fit in."""
+    """The number of attention units that fit."""
     msas: int
     reason: str
 
 
 @dataclass(frozen=True)
 class Advice:
-    """A plan for one model, and why."""
+    """A plan for one model, with reasons."""
 
     model: str
     stages: tuple[StageAdvice, ...]
     surgery: BuildUp | None
-    """None where nothing should, or can, be replaced."""
+    """None if nothing should, or can, be replaced."""
     trained: bool | None
     variance: VarianceResult
 
     @property
     def written(self) -> str | None:
-        """The surgery as it is written on the command line."""
+        """The surgery in the syntax of the command line."""
         return None if self.surgery is None else write_surgery(self.surgery)
 
 
@@ -62,13 +62,15 @@ def advise(model: str, data: Any = "cues", *, msas: int = 4, **settings: Any) ->
     """Measure a model's variance after every unit and propose where attention should go.
 
     Args:
-        model: A name that :func:`retinoscope.load_model` knows.
-        data: What to show it; see :func:`retinoscope.load_subject`.
-        msas: How many attention units to place at most; the paper has 4 for CIFAR, 6 for ImageNet.
+        model: A name known to :func:`retinoscope.load_model`.
+        data: The images to use; see :func:`retinoscope.load_subject`.
+        msas: Maximum number of attention units; the paper uses 4 for CIFAR, 6 for ImageNet.
         settings: Passed on to :func:`retinoscope.load_subject`, and ``reporter`` to the run.
     """
     if msas < 1:
-        raise WrongInput(f"A plan places 1 attention unit or more; got {msas}.")
+        raise WrongInput(
+            f"--msas is the number of attention units to place and must be at least 1; got {msas}."
+        )
     run: Mapping[str, Any] = {"reporter": settings.pop("reporter", None)}
     subject = load_subject(model, data, **settings)
     if run["reporter"] is not None and (assumed := subject.protocol.get("assumed")):
@@ -78,7 +80,7 @@ def advise(model: str, data: Any = "cues", *, msas: int = 4, **settings: Any) ->
 
 
 def plan(anatomy: Anatomy, variance: VarianceResult, msas: int, trained: bool | None) -> Advice:
-    """The rule, from what was measured."""
+    """Apply the build-up rule to the measured variance."""
     seen = [_look(anatomy, variance, stage) for stage in anatomy.stages]
     last = max((view.stage for view in seen if view.peaks), default=0)
     room = {
@@ -130,7 +132,7 @@ def _look(anatomy: Anatomy, variance: VarianceResult, stage: int) -> _View:
 
 
 def _place(room: Mapping[int, int], msas: int) -> dict[int, int]:
-    """All that fit in the last stage, then one at the end of each before it, then what is left."""
+    """Fill the last stage, then one at the end of each earlier stage, then the remaining units."""
     placed = dict.fromkeys(room, 0)
     backwards = sorted(room, reverse=True)
     in_turn = [
@@ -149,9 +151,9 @@ def _reason(view: _View, considered: bool, room: int, msas: int) -> str:
     if not view.peaks:
         return "its variance does not rise to its end: no peak for attention to lower"
     if not considered:
-        return "the first stage: there, the paper's attention cost accuracy (fig. 12a)"
+        return "it is the first stage, where attention cost accuracy in the paper (fig. 12a)"
     if not room:
-        return "no unit in it keeps its shape, so none can be replaced"
+        return "no unit in it preserves the shape of its input, so none can be replaced"
     if not msas:
         return "its variance rises to its end, but the number of attention units is used up"
-    return f"its variance rises to its end: {msas} of {room} that fit"
+    return f"its variance rises to its end: {msas} attention units out of {room} that fit"

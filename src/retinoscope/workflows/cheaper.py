@@ -1,4 +1,4 @@
-"""A command that takes less time, where the one that was given would take long."""
+"""Suggests a command that takes less time, if the given one would take long."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from retinoscope.workflows.presets import CHEAPEST, PRESETS, QUICK
 
 LONG = 600.0
-"""Seconds from which on a cheaper command is offered."""
+"""Estimated seconds from which a cheaper command is suggested."""
 _CHANGED = ("--probe", "--preset", "--images")
 
 
@@ -18,10 +18,10 @@ def cheaper_command(
     """The same command with less to measure.
 
     Args:
-        command: The words of the command that was given, ``retinoscope`` included.
-        seconds: The time that each probe will take, by the way it is written.
-        images: How many images per split the command measures.
-        preset: The preset that it names or stands for; None where it names probes only.
+        command: The words of the given command, including ``retinoscope``.
+        seconds: The estimated time of each probe, by its specification.
+        images: Images per split in the given command.
+        preset: The preset of the command, named or by default; None if it names only probes.
 
     Example:
         >>> cheaper_command(["retinoscope", "examine", "resnet50", "--preset", "paper"],
@@ -50,7 +50,7 @@ def cheaper_command(
 
 
 def _fewer(images: int, seconds: float) -> str:
-    """So many images that they take half the time from which on a command counts as long."""
+    """The number of images that would take half of :data:`LONG`."""
     return str(max(1, int(images * LONG / 2 / seconds)))
 
 

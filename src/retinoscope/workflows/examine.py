@@ -1,4 +1,4 @@
-"""The whole line in one call: names in, a report out."""
+"""The complete analysis in one call: names in, a report out."""
 
 from __future__ import annotations
 
@@ -30,18 +30,20 @@ from retinoscope.workflows.presets import chosen
 
 @dataclass
 class Examination:
-    """What an examination gave, and where it lies."""
+    """The results of an examination, and its folder."""
 
     folder: Path
     report: Path | None = None
     results: dict[str, dict[str, Result | NotApplicable]] = field(default_factory=dict)
-    """By model, then by probe; a probe that was not applicable says why."""
+    """Results by model, then by probe; ``NotApplicable`` with its reason for probes that do not
+    apply."""
     failures: list[tuple[str, str]] = field(default_factory=list)
-    """Models that could not be examined, and probes that failed (``MODEL, PROBE``), with why."""
+    """Models that could not be examined, and probes that failed (``MODEL, PROBE``), with the
+    reason."""
 
     @property
     def measured(self) -> int:
-        """How many results there are."""
+        """The number of results."""
         found = [one for answers in self.results.values() for one in answers.values()]
         return sum(isinstance(one, Result) for one in found)
 
@@ -65,27 +67,30 @@ def examine(
     command: Sequence[str] = (),
     **settings: Any,
 ) -> Examination:
-    """Measure models and write the report; what the folder holds already is not done again.
+    """Measure models and write the report; results already in the folder are reused.
 
     Args:
-        models: Names that :func:`retinoscope.load_model` knows, perhaps with a label in front
+        models: Names known to :func:`retinoscope.load_model`, optionally with a label
             (``mine=resnet50``), or subjects.
-        data: What to show them; see :func:`retinoscope.load_subject`.
-        preset: ``quick`` (the default), ``standard`` or ``paper``: which probes on how many images;
-            see :mod:`retinoscope.workflows.presets`.
-        probes: Names, perhaps with settings (``hessian:k=10``, ``./file.py:Class:k=3``), or probes.
-            They replace those of the preset, or are added to it if one is named.
-        out: The run folder; named after models and data under ``runs/`` if not given.
-        jobs: Processes on this machine.
+        data: The images to use; see :func:`retinoscope.load_subject`.
+        preset: ``quick`` (the default), ``standard`` or ``paper``: selects the probes and the
+            number of images; see :mod:`retinoscope.workflows.presets`.
+        probes: Names, optionally with settings (``hessian:k=10``, ``./file.py:Class:k=3``), or
+            probes. They replace the probes of the preset, or are added to them if ``preset`` is
+            given.
+        out: The run folder. Default: a folder in ``runs/``, named after models and data.
+        jobs: Number of processes on this machine.
         ray: Address of a Ray cluster to use instead.
-        fresh: Start over: remove what the folder holds.
-        reporter: Is told about progress; by default writes to the terminal.
-        command: The words of the command line, if there is one: the page and messages quote it.
+        fresh: Start over: remove existing results from the folder.
+        reporter: Receives progress messages; by default prints to the terminal.
+        command: The words of the command line, if any; quoted in the report and in messages.
         settings: Passed on to :func:`retinoscope.load_subject`: ``images``, ``pretrained``, ….
     """
     asked = [models] if isinstance(models, str | Subject) else list(models)
     if not asked:
-        raise RetinoscopeError("No model was named. Name one: retinoscope examine resnet50")
+        raise RetinoscopeError(
+            "No model was given. Name at least one: retinoscope examine resnet50"
+        )
     _check_labels([model for model in asked if isinstance(model, str)])
     questions, base = chosen(preset, probes)
     if base is not None:
@@ -108,7 +113,7 @@ def examine(
         course.write()
         raise
     except RetinoscopeError:
-        if new and not course.plans:  # of a mistyped name nothing is left
+        if new and not course.plans:  # leave nothing if a name was mistyped
             run.files.close()
             shutil.rmtree(folder, ignore_errors=True)
         raise
@@ -118,7 +123,7 @@ def examine(
 
 
 class _Course:
-    """An examination under way: it keeps the page up to date with what is there."""
+    """A running examination, which keeps the report up to date."""
 
     def __init__(
         self, run: Run, models: list[AskedModel], command: Sequence[str], done: Examination
@@ -128,14 +133,14 @@ class _Course:
         self.started = time.monotonic()
 
     def write(self) -> None:
-        """Write the page anew."""
+        """Write the report again with the current results."""
         folder = self.done.folder
         with self.run.files.writing():
             write_asked(folder, Asked(tuple(self.models), shlex.join(self.command)))
             self.done.report = build_report([folder], folder / "report.html", empty=True)
 
     def load(self, asked: Sequence[str | Subject], subject_of: Any, questions: Any) -> None:
-        """Load all models and plan what to measure; those that cannot be loaded are recorded."""
+        """Load all models and plan what to measure; models that fail to load are recorded."""
         for index, model in enumerate(asked):
             try:
                 subject = subject_of(model)
@@ -158,7 +163,7 @@ class _Course:
             )
 
     def measure(self, preset: str | None) -> None:
-        """Measure what is missing, the cheap probes of all models first."""
+        """Measure what is missing, the fastest probes of all models first."""
         spent = time.monotonic() - self.started
         say_forecast(self.plans, spent, self.run.reporter.say, self.command, preset)
         for plan, some in rounds(self.plans):
@@ -186,7 +191,7 @@ def _subject(
 ) -> Subject:
     if isinstance(model, Subject):
         return model
-    reporter.begin(f"taking {_name(model)} apart", 1)
+    reporter.begin(f"reading the anatomy of {_name(model)}", 1)
     try:
         subject = load_subject(model, data, **settings)
     finally:
@@ -203,13 +208,13 @@ def _shown(models: Sequence[str | Subject]) -> dict[str, dict[str, str]]:
 
 
 def default_folder(models: Sequence[str], data: Any) -> Path:
-    """Where a run goes that nobody has named a folder for; the same for the same names."""
+    """The run folder to use if none is given; the same for the same names."""
     shown = data if isinstance(data, str) else type(data).__name__
     return Path("runs") / f"{safe_name('+'.join(models))}-{safe_name(shown)}"
 
 
 def _check_labels(models: Sequence[str]) -> None:
-    """Refuse a label that two models have."""
+    """Raise if two models have the same label."""
     labels = [label for model in models if (label := split_label(model)[0]) is not None]
     if twice := sorted({label for label in labels if labels.count(label) > 1}):
         raise WrongInput(
@@ -219,7 +224,7 @@ def _check_labels(models: Sequence[str]) -> None:
 
 
 def _name(model: str | Subject) -> str:
-    """What a model is called in the report: its label, or its name."""
+    """The display name of a model: its label, or its name."""
     if isinstance(model, Subject):
         return model.name
     label, name = split_label(model)

@@ -1,4 +1,4 @@
-"""How long an examination will take, and in which order its parts come."""
+"""Estimates how long an examination takes, and orders its parts by cost."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from retinoscope.run.plan import Plan
 from retinoscope.workflows.cheaper import LONG, cheaper_command
 
 _CHEAP = 60.0
-"""Seconds up to which a pass is done together with the other cheap ones of its model."""
+"""Passes of at most this many seconds are run together, model by model."""
 _PAGE = 0.5
-"""Seconds to allow for writing the page, for each model."""
+"""Seconds to allow per model for writing the report."""
 
 
 def rounds(plans: Sequence[Plan]) -> Iterator[tuple[Plan, list[Pass]]]:
-    """What to do next, until nothing is left.
+    """Yield the passes to run next, until none is left.
 
-    First come the cheap passes of all models, model by model; then the others, the cheapest first,
-    each for all models before the next. A pass whose time is not known counts as dear.
+    The fast passes of all models come first, model by model; then the others, the fastest first,
+    each for all models before the next. A pass of unknown duration is treated as slow.
     """
     dearest: dict[str, float] = {}
     for plan in plans:
@@ -46,14 +46,14 @@ def say_forecast(
     command: Sequence[str] = (),
     preset: str | None = None,
 ) -> None:
-    """Say how long each probe will take and all together; above ten minutes, what is cheaper.
+    """Print the estimated time per probe and in total; if long, also a cheaper command.
 
     Args:
-        plans: What is to be measured of each model.
+        plans: The plan of each model.
         spent: Seconds that loading has taken.
-        say: Takes a line of text.
-        command: The words of the command line, if there is one.
-        preset: The preset that is measured, if it is one.
+        say: Prints a line of text.
+        command: The words of the command line, if any.
+        preset: The preset to measure, if any.
     """
     lines = _lines(plans)
     if not lines:
@@ -62,21 +62,21 @@ def say_forecast(
     left = sum(known) + _PAGE * len(plans)
     unknown = any(one.seconds is None for plan in plans for one in plan.passes)
     say(
-        f"Estimated time on this machine: {'more than ' * unknown}{duration(spent + left)} in all, "
-        f"of which {duration(spent)} went into loading"
+        f"Estimated time on this machine: {'more than ' * unknown}{duration(spent + left)} in "
+        f"total, including {duration(spent)} for loading"
     )
     for line in lines:
         say(f"  {line}")
     if left > LONG:
-        say(f"That is over ten minutes. Cheaper: {_cheaper(plans, command, preset)}")
+        say(f"That is more than ten minutes. Cheaper: {_cheaper(plans, command, preset)}")
 
 
 def _lines(plans: Sequence[Plan]) -> list[str]:
-    """A line for each pass: its probes, and the time for each model."""
+    """One line per pass: its probes, and the time for each model."""
     times: dict[str, list[str]] = {}
     for plan in plans:
         for one in plan.passes:
-            known = "not known" if one.seconds is None else duration(one.seconds)
+            known = "unknown" if one.seconds is None else duration(one.seconds)
             times.setdefault(one.names, []).append(f"{plan.subject.name} {known}")
     return [
         f"{names}{' (one pass)' * (', ' in names)}: {', '.join(each)}"
@@ -85,7 +85,7 @@ def _lines(plans: Sequence[Plan]) -> list[str]:
 
 
 def _cheaper(plans: Sequence[Plan], command: Sequence[str], preset: str | None) -> str:
-    """A command, or a call in Python, that takes less time."""
+    """A command, or a Python call, that takes less time."""
     if not command:
         return "preset='quick', fewer images=…, or cheaper settings of the probes"
     seconds: dict[str, float] = {}

@@ -1,9 +1,9 @@
 """Presets of ``examine``: which probes, with which settings, on how many images.
 
-A preset answers a question about time. ``quick`` never differentiates the loss and takes seconds to
-minutes on a laptop; ``standard`` adds what takes minutes; ``paper`` measures as much as the papers
-did, which takes hours. Definitions are the same in all three: where the papers' code differs, its
-variant is a setting of its probe (``fourier:axis=paper``).
+Presets differ in cost. ``quick`` computes no derivatives of the loss and takes seconds to minutes
+on a laptop; ``standard`` adds probes that take minutes; ``paper`` measures as much as the papers
+did, which takes hours. All three use the same definitions: where the papers' code differs, its
+variant is a setting of the probe (``fourier:axis=paper``).
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Preset:
-    """What to measure, and on how many images."""
+    """The probes to measure, and the number of images."""
 
     name: str
     probes: tuple[str, ...]
-    """As they are written after ``--probe``."""
+    """In the syntax of ``--probe``."""
     images: int | None
     """Images per split; None for all."""
     about: str
 
 
 _LOOKS = ("accuracy", "fourier", "variance")
-"""One or two forward passes over the test images."""
+"""Probes that need one or two forward passes over the test images."""
 
 QUICK = Preset("quick", _LOOKS, 256, "forward passes only; seconds to a few minutes")
 STANDARD = Preset(
     "standard",
     (*_LOOKS, "trajectory:max_images=64", "landscape:points=7,max_images=32", "hessian:batches=4"),
     512,
-    "adds the loss around the weights and its curvature; minutes",
+    "adds probes of the loss landscape and its Hessian; minutes",
 )
 PAPER = Preset(
     "paper",
     (*_LOOKS, "trajectory:max_images=0", "landscape:points=21,max_images=0", "hessian:batches=0"),
     None,
-    "every image and every mini-batch, as in the papers; hours",
+    "all images and all mini-batches, as in the papers; hours",
 )
 PRESETS = {preset.name: preset for preset in (QUICK, STANDARD, PAPER)}
 
@@ -54,7 +54,7 @@ CHEAPEST = {
     "landscape": "landscape:points=5,max_images=16",
     "trajectory": "trajectory:max_images=16",
 }
-"""For each probe that takes long, a form of it that takes as little time as is of use."""
+"""For each slow probe, settings that make it as fast as possible while still informative."""
 
 
 def get_preset(name: str) -> Preset:
@@ -66,7 +66,7 @@ def get_preset(name: str) -> Preset:
     """
     if name not in PRESETS:
         raise WrongInput(
-            f"There is no preset {name!r}. {did_you_mean(name, list(PRESETS))}There are: "
+            f"There is no preset {name!r}. {did_you_mean(name, list(PRESETS))}Presets: "
             f"{', '.join(PRESETS)} (--preset quick, in Python preset='quick')."
         )
     return PRESETS[name]
@@ -77,8 +77,8 @@ def chosen(
 ) -> tuple[list[Question], Preset | None]:
     """The probes to measure, and the preset that they come from.
 
-    Probes that are named replace those of the preset, unless a preset is named as well: then they
-    are added to it, in the place of the preset's own form of the same probe.
+    Named probes replace those of the preset. If a preset is named as well, they are added to it,
+    and replace the preset's version of the same probe.
 
     Example:
         >>> [probe.result.probe for probe in chosen(None, ["hessian:k=3"])[0]]
