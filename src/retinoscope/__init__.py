@@ -1,6 +1,6 @@
 """Retinoscope: shows how vision backbones work, and builds better ones.
 
-Names are imported when they are first used, so that ``import retinoscope`` does not wait for torch.
+Names are imported on first use, so that ``import retinoscope`` does not import torch.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'retinoscope' has no attribute {name!r}")
     if "IPython" in sys.modules and "retinoscope.plots.notebook" not in sys.modules:
-        import_module("retinoscope.plots.notebook").register()  # results draw themselves there
+        import_module("retinoscope.plots.notebook").register()  # shows results in notebooks
     return getattr(import_module(f"retinoscope.{_HOMES[name]}"), name)
 
 

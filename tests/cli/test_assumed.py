@@ -51,7 +51,7 @@ def test_a_size_that_is_assumed_is_said_and_one_that_is_given_is_used(own, words
     done = run(words)
     (said,) = [line for line in done.stderr.splitlines() if "does not say" in line]
     assert "size 32×32 (assumed: at 224 px its last map would be 224×224" in said
-    assert "To set it: --size" in said
+    assert "To change it: --size" in said
     assert "size=…" in said
     given = [*words, "--size", "8"]
     if words[0] != "anatomy":  # of which normalisation is no part

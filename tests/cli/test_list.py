@@ -71,7 +71,7 @@ def test_a_probe_of_ones_own_is_taught(tmp_path, monkeypatch):
     (tmp_path / "own.py").write_text(OWN)
     text = shown("probes", "./own.py:EffectiveRank")
     assert "How many directions?" in text
-    assert "a whole number, 1 or more" in text
+    assert "an integer, 1 or more" in text
     assert "a | b" in text
     assert "--probe ./own.py:EffectiveRank:k=3,mode=a" in text
     assert parse_probe("./own.py:EffectiveRank:k=5").k == 5

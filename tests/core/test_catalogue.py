@@ -80,9 +80,15 @@ def test_another_process_can_have_what_a_users_class_made(own):
     ("name", "says"),
     [
         ("nowhere.py:Rank", r"There is no file 'nowhere\.py'"),
-        ("rank.py:Rnak", r"'rank\.py' has no class 'Rnak'\. Did you mean 'Rank'\? It has: Rank\."),
+        (
+            "rank.py:Rnak",
+            r"'rank\.py' has no class 'Rnak'\. Did you mean 'Rank'\? It contains: Rank\.",
+        ),
         ("rank.py:Helper", r"Helper in 'rank\.py' is no probe \(see retinoscope\.core\.probe\)"),
-        ("beside.py", r"names a file but no class\. Write it as beside\.py:Class\. It has: no pro"),
+        (
+            "beside.py",
+            r"names a file but no class\. Write it as beside\.py:Class\. It contains: no",
+        ),
         (
             "broken.py:Rank",
             r"'broken\.py' fails: ZeroDivisionError: .* Fix it here: .*broken\.py:2",

@@ -63,7 +63,7 @@ def test_what_is_not_whole_is_refused_by_name(toy, tmp_path):
     for change, says in (
         ({"probe": "other"}, "holds other of schema 1, but this version reads toy of schema 1"),
         ({"schema": 2}, "holds toy of schema 2"),
-        ({"names": ["changed"]}, "or the arrays beside it are damaged"),
+        ({"names": ["changed"]}, "or the array file next to it is damaged"),
         ({"unknown": 3}, "has the fields"),
     ):
         changed = plain | change
@@ -73,10 +73,10 @@ def test_what_is_not_whole_is_refused_by_name(toy, tmp_path):
         with pytest.raises(UnreadableFile, match=says):
             Toy.load(tmp_path)
     path.write_text("{")
-    with pytest.raises(UnreadableFile, match="is not a whole result"):
+    with pytest.raises(UnreadableFile, match="is not a complete result"):
         Toy.load(tmp_path)
     path.write_text("[]")
-    with pytest.raises(UnreadableFile, match="is not a whole result"):
+    with pytest.raises(UnreadableFile, match="is not a complete result"):
         Toy.load(tmp_path)
 
 

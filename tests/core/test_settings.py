@@ -47,18 +47,18 @@ def test_values_are_taken_as_the_fields_want_them():
     [
         ({}, r"knobs needs count: How many. Write it as knobs:count=…"),
         ({"count": 1, "shares": 1}, r"no setting 'shares'. Did you mean 'share'\?"),
-        ({"count": "many"}, "count is a whole number; got 'many'"),
-        ({"count": True}, "count is a whole number; got True"),
+        ({"count": "many"}, "count is an integer; got 'many'"),
+        ({"count": True}, "count is an integer; got True"),
         ({"count": 1, "share": "half"}, "share is a number; got 'half'"),
         ({"count": 1, "mode": "left"}, "mode is one of up, down; got 'left'"),
-        ({"count": 1, "row": (1, 0.5)}, r"row is a row of whole numbers, .* got \(1, 0.5\)"),
+        ({"count": 1, "row": (1, 0.5)}, r"row is a tuple of integers, .* got \(1, 0.5\)"),
         ({"count": 1, "loud": 1}, "loud is True or False; got 1"),
-        ({"count": 1, "side": "a"}, "side is a whole number; got 'a'"),
+        ({"count": 1, "side": "a"}, "side is an integer; got 'a'"),
         ({"count": -1}, "knobs: count is 0 or more; got -1"),
         ({"count": 1, "share": 2}, "knobs: share is from 0 to 1; got 2.0"),
         ({"count": 1, "share": float("nan")}, "share is a finite number; got nan"),
-        ({"count": 1, "row": (1, 0)}, r"row is a row of numbers, each 1 or more; got \(1, 0\)"),
-        ({"count": 1, "pair": (1, 2, 3)}, r"pair is a row of 2 whole numbers, such as pair=\(1, 1"),
+        ({"count": 1, "row": (1, 0)}, r"row is a tuple of numbers, each 1 or more; got \(1, 0\)"),
+        ({"count": 1, "pair": (1, 2, 3)}, r"pair is a tuple of 2 integers, such as pair=\(1, 1"),
     ],
 )
 def test_what_does_not_fit_is_refused(given, says):
@@ -87,11 +87,11 @@ def test_only_what_differs_is_written():
 
 def test_settings_describe_themselves():
     rows = {row.name: row for row in described(Knobs)}
-    assert rows["count"] == ("count", "a whole number", "required", "How many.")
+    assert rows["count"] == ("count", "an integer", "required", "How many.")
     assert rows["mode"][1:3] == ("up | down", "up")
     assert rows["side"].default == "not set"
     assert rows["share"].values == "a number, from 0 to 1"
-    assert rows["row"].values == "a row of whole numbers, 1 or more"
+    assert rows["row"].values == "a tuple of integers, 1 or more"
 
 
 def test_rooms_list_their_files():
@@ -113,17 +113,17 @@ def test_numbers_of_numpy_and_paths_are_taken_as_ours():
     assert type(Landscape(points=np.int64(5)).points) is int
     made = SubjectSpecification("resnet50", weights=Path("a.pth"), seed=np.int64(3))
     assert (made.weights, made.seed) == ("a.pth", 3)
-    with pytest.raises(WrongSetting, match="points is a whole number"):
+    with pytest.raises(WrongSetting, match="points is an integer"):
         Landscape(points=np.float64(5.0))
 
 
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("landscape:towards=b", "It is called target now: landscape:target=b"),
-        ("landscape:and_towards=b", "It is called second_target now"),
-        ("landscape:reach=0.5", "It is called radius now: landscape:radius=0.5"),
-        ("trajectory:at_most=9", "It is called max_images now: trajectory:max_images=9"),
+        ("landscape:towards=b", "It is now called target: landscape:target=b"),
+        ("landscape:and_towards=b", "It is now called second_target"),
+        ("landscape:reach=0.5", "It is now called radius: landscape:radius=0.5"),
+        ("trajectory:at_most=9", "It is now called max_images: trajectory:max_images=9"),
     ],
 )
 def test_a_renamed_setting_is_refused_with_its_new_name(text, says):

@@ -170,6 +170,6 @@ def test_only_safetensors_are_written(built, tmp_path):
 def test_an_image_size_may_be_a_single_number():
     square = build_model("micro_vit:depth=1", ["mc_dropout"], size=32, pretrained=False)
     assert square.construction.size == (32, 32)
-    with pytest.raises(WrongInput, match="0 is no image size"):
+    with pytest.raises(WrongInput, match="0 is not an image size"):
         build_model("no_such_model", ["mc_dropout"], size=0)
     assert anatomy_of("test_vit", 160).image == (3, 160, 160)

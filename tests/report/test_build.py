@@ -62,7 +62,7 @@ def test_a_damaged_result_is_shown_as_such_and_the_rest_stands(measured, tmp_pat
     broken.write_bytes(b"PK nonsense")
     page = build_report([tmp_path / "run"], tmp_path / "r.html").read_text()
     assert "a file could not be read" in page
-    assert "or the arrays beside it are damaged" in page
+    assert "or the array file next to it is damaged" in page
     assert page.count('<td class="word">measured</td>') == 3
 
 

@@ -438,7 +438,7 @@ def test_a_fault_in_a_sentence_does_not_cost_the_measurement(tiny, tmp_path, mon
     monkeypatch.setattr(SumResult, "findings", lambda self: [1 / 0])
     assert Run(tmp_path).measure(Sum(), tiny(images=8)).total == 303
     said = "".join(path.read_text() for path in tmp_path.rglob("sum.*.json"))
-    assert "could not be said: ZeroDivisionError: division by zero" in said
+    assert "could not be written: ZeroDivisionError: division by zero" in said
 
 
 def test_what_is_prepared_is_done_first_and_read_by_all_pieces(tiny, tmp_path):

@@ -82,7 +82,7 @@ def test_further_subjects_share_the_images(tiny):
     assert live.another("b").split(TEST).fingerprint == live.split(TEST).fingerprint
     from dataclasses import replace
 
-    with pytest.raises(RetinoscopeError, match=r"names another subject, 'x'.*others="):
+    with pytest.raises(RetinoscopeError, match=r"needs another subject, 'x'.*others="):
         replace(live, origin=None).another("x")
 
 

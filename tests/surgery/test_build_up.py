@@ -257,7 +257,7 @@ def test_wrong_settings_are_named():
         parse_surgery("build_up")
     with pytest.raises(UnknownSurgery, match=r"one that is not 0; got \(0, 0\)"):
         parse_surgery("build_up:msa_per_stage=(0,0)")
-    with pytest.raises(UnknownSurgery, match="msa_per_stage is a row of whole numbers"):
+    with pytest.raises(UnknownSurgery, match="msa_per_stage is a tuple of integers"):
         parse_surgery("build_up:msa_per_stage=many")
     with pytest.raises(UnknownSurgery, match=r"no setting 'window_size'. Did you mean 'window'\?"):
         parse_surgery("build_up:msa_per_stage=(1,),window_size=7")

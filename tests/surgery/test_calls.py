@@ -144,7 +144,7 @@ def test_settings_are_fitted_and_refused_in_python_too():
     for wrong, says in (
         ({"window": 0}, "window is 1 or more; got 0"),
         ({"head_width": -1}, "head_width is 1 or more"),
-        ({"heads": (0,)}, "heads is a row of numbers, each 1 or more"),
+        ({"heads": (0,)}, "heads is a tuple of numbers, each 1 or more"),
         ({"tables": "own"}, "tables is one of per_head, shared"),
     ):
         with pytest.raises(WrongSetting, match=says):

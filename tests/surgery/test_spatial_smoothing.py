@@ -279,7 +279,7 @@ def test_settings_are_checked_and_written():
         ({"tau": 0.0}, "tau is above 0; got 0.0"),
         ({"padding": "zeros"}, "padding is one of replicate, grow; got 'zeros'"),
         ({"prob": "relu"}, "prob is one of tanh, .*; got 'relu'"),
-        ({"stages": ("1",)}, "stages is a row of whole numbers"),
+        ({"stages": ("1",)}, "stages is a tuple of integers"),
     ):
         with pytest.raises(ValueError, match=message):
             SpatialSmoothing(**wrong)

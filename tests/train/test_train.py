@@ -216,7 +216,7 @@ def test_a_changed_recipe_is_refused_with_the_difference(quick, tmp_path):
 
 def test_folders_of_others_are_refused(quick, tmp_path):
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(RunFolderError, match="is a file, not a folder"):
+    with pytest.raises(RunFolderError, match="is a file, but a"):
         train_model(quick(), tmp_path / "file")
     with pytest.raises(RunFolderError, match="holds other files"):
         train_model(quick(), tmp_path)
@@ -277,7 +277,7 @@ def test_a_full_disk_is_said_and_what_was_there_is_kept(quick, tmp_path, monkeyp
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(RunFolderError, match=r"is full\. What was finished before is kept"):
+    with pytest.raises(RunFolderError, match=r"is full\. Results finished before are kept"):
         train_model(recipe, tmp_path / "full")
     assert calls
     assert not list((tmp_path / "full").rglob("*.unfinished"))

@@ -1,1 +1,1 @@
-"""The nouns: plain data, no algorithms."""
+"""The basic classes (unit, anatomy, subject, probe, result, surgery): plain data, no algorithms."""

@@ -1,4 +1,4 @@
-"""The list of a backbone's units: printable, comparable, saved as JSON and read back equal."""
+"""The list of a backbone's units, which can be printed, compared, saved as JSON and read back."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _LETTERS = {
 
 @dataclass(frozen=True)
 class Anatomy:
-    """A model taken apart, in the order in which an image passes through it."""
+    """The units of a model, in the order in which an image passes through them."""
 
     schema: ClassVar[int] = 1
 
     model: str
     units: tuple[Unit, ...]
     image: tuple[int, int, int] = (3, 224, 224)
-    """Channels, height and width of the image it was taken apart with."""
+    """Channels, height and width of the image that the anatomy was read with."""
     weights: str = "unknown"
-    """Which weights the model carried: a tag, a hash, or ``untrained, seed 0``."""
+    """The weights of the model: a tag, a hash, or ``untrained, seed 0``."""
 
     def __iter__(self) -> Iterator[Unit]:
         return iter(self.units)
@@ -37,14 +37,14 @@ class Anatomy:
         return len(self.units)
 
     def __getitem__(self, name: str) -> Unit:
-        """The unit of that name; inner units are found too."""
+        """The unit of that name, including inner units."""
         for unit in self.walk():
             if unit.name == name:
                 return unit
         raise UnknownUnit(name, self.model, [unit.name for unit in self.walk()])
 
     def walk(self) -> Iterator[Unit]:
-        """All units, each followed by its inner ones."""
+        """All units, each followed by its inner units."""
         return _walk(self.units)
 
     def where(
@@ -53,7 +53,7 @@ class Anatomy:
         stage: int | None = None,
         residual: bool | None = None,
     ) -> Anatomy:
-        """The same anatomy with only the units that fit all that was asked."""
+        """The same anatomy with only the units that match all conditions."""
         kinds = [kind] if isinstance(kind, str) else None if kind is None else list(kind)
         fitting = (
             unit
@@ -71,16 +71,16 @@ class Anatomy:
 
     @property
     def parameters(self) -> int:
-        """Learned numbers of all units together."""
+        """The number of learned parameters of all units."""
         return sum(unit.parameters for unit in self.units)
 
     @property
     def flops(self) -> int:
-        """Of one image; a multiplication and an addition are two."""
+        """FLOPs per image; a multiply-add counts as two."""
         return sum(unit.flops for unit in self.units)
 
     def summary(self) -> str:
-        """How many units of each kind, in one line.
+        """The number of units of each kind, in one line.
 
         Example:
             >>> Anatomy("empty", ()).summary()
@@ -91,10 +91,10 @@ class Anatomy:
 
     @property
     def sketch(self) -> str:
-        """The body in one line: a letter per unit, ↓ where it subsamples, | between stages.
+        """The body in one line: one letter per unit, ↓ if it subsamples, | between stages.
 
-        C is a convolution, A attention, a attention over channels, M an MLP, m one over
-        positions, P pooling, ? another.
+        C is a convolution, A attention, a channel attention, M an MLP, m an MLP over positions, P
+        pooling, ? anything else.
 
         Example:
             >>> unit = Unit("x", Kind.CONV, 1, 0, True, False, None, 8, 0, 0)
@@ -112,13 +112,13 @@ class Anatomy:
         return "\n".join(lines)
 
     def to_json(self) -> str:
-        """The whole anatomy as text; :meth:`from_json` reads it back equal."""
+        """The whole anatomy as JSON text; :meth:`from_json` reads it back."""
         plain = {"schema": self.schema} | asdict(self)
         return json.dumps(plain, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
     @classmethod
     def from_json(cls, text: str) -> Anatomy:
-        """Read what :meth:`to_json` wrote; anything else is refused by name."""
+        """Read the output of :meth:`to_json`; raises an error for any other input."""
         try:
             plain = json.loads(text)
         except ValueError as error:
@@ -133,16 +133,16 @@ class Anatomy:
             )
         if (found := plain.pop("schema")) != cls.schema:
             raise UnreadableFile(
-                f"This anatomy has schema {found}, but this version reads {cls.schema}. "
-                "Make it again with: retinoscope anatomy MODEL --save F.json"
+                f"This anatomy has schema {found}, but this version reads {cls.schema}. Write it "
+                "again with: retinoscope anatomy MODEL --save F.json"
             )
         try:
             units = tuple(_unit(unit) for unit in plain.pop("units"))
             return cls(units=units, image=tuple(plain.pop("image")), **plain)
         except (KeyError, TypeError, ValueError) as error:
             raise UnreadableFile(
-                f"This anatomy is damaged: {type(error).__name__}: {error}. "
-                "Make it again with: retinoscope anatomy MODEL --save F.json"
+                f"This anatomy is damaged: {type(error).__name__}: {error}. Write it again with: "
+                "retinoscope anatomy MODEL --save F.json"
             ) from None
 
 

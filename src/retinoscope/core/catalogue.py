@@ -1,6 +1,6 @@
-"""Rooms in which a file is an entry: its name is the entry's, its class is called like it.
+"""Packages in which every file is one entry: the class in it has the same name as the file.
 
-A file of the user's own is an entry as well: ``./effective_rank.py:EffectiveRank``.
+A user's file can also be an entry: ``./effective_rank.py:EffectiveRank``.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ _PREFIX = "retinoscope_file_"
 
 
 def entries(path: Iterable[str], without: Iterable[str] = ()) -> list[str]:
-    """The names of a room's files, but for those that are its tools."""
+    """The names of a package's entries: its files, except private helpers."""
     tools = set(without)
     return sorted(found.name for found in pkgutil.iter_modules(path) if found.name not in tools)
 
 
 def class_of(room: str, name: str) -> type[Any]:
-    """The class that is called like its file: ``effective_rank.py`` holds ``EffectiveRank``."""
+    """The class with the same name as its file: ``EffectiveRank`` in ``effective_rank.py``."""
     return getattr(import_module(f"{room}.{name}"), _camel_case(name))
 
 
 def name_of(entry: Any) -> str:
-    """The name of the file that an entry, or an instance of it, lives in."""
+    """The name of the file that defines an entry, given the class or an instance."""
     kind = entry if isinstance(entry, type) else type(entry)
     source = source_of(kind)
     return kind.__module__.rpartition(".")[2] if source is None else source.stem
 
 
 def is_file_entry(name: str) -> bool:
-    """Whether a name means a class in a file of the user's own.
+    """Whether a name refers to a class in a user's file.
 
     Example:
         >>> is_file_entry("./rank.py:Rank"), is_file_entry("rank.py"), is_file_entry("hessian")
@@ -52,14 +52,14 @@ def is_file_entry(name: str) -> bool:
 
 
 def class_in_file(name: str, fits: Callable[[type[Any]], bool], what: str) -> type[Any]:
-    """The class that ``path/file.py:Class`` means.
+    """The class that ``path/file.py:Class`` refers to.
 
-    Without ``:Class`` it is the one that is called like its file, or the only one that fits.
+    Without ``:Class``, it is the class with the same name as the file, or the only suitable one.
 
     Args:
         name: The path, with or without the class.
-        fits: Whether a class is of the kind that is asked for.
-        what: What that kind is called, for errors.
+        fits: Whether a class is of the requested kind.
+        what: The name of that kind, for error messages.
     """
     file, _, wanted = (name, "", "") if name.endswith(".py") else name.rpartition(":")
     module = load_file(file)
@@ -71,25 +71,25 @@ def class_in_file(name: str, fits: Callable[[type[Any]], bool], what: str) -> ty
         wanted = alike if alike in fitting else fitting[0] if len(fitting) == 1 else ""
     if not wanted:
         raise UnreadableFile(
-            f"{name!r} names a file but no class. Write it as {file}:Class. It has: "
+            f"{name!r} names a file but no class. Write it as {file}:Class. It contains: "
             f"{', '.join(fitting) or f'no {what}'}."
         )
     if wanted not in own:
         raise UnreadableFile(
-            f"{file!r} has no class {wanted!r}. {did_you_mean(wanted, list(own))}"
-            f"It has: {', '.join(fitting or own) or 'no class'}."
+            f"{file!r} has no class {wanted!r}. {did_you_mean(wanted, list(own))}It contains: "
+            f"{', '.join(fitting or own) or 'no class'}."
         )
     if wanted not in fitting:
-        raise UnreadableFile(f"{wanted} in {file!r} is no {what}.")
+        raise UnreadableFile(f"{wanted} in {file!r} is not a {what}.")
     return own[wanted]
 
 
 def load_file(path: Path | str) -> ModuleType:
-    """A Python file of the user's own as a module, run once per content and process.
+    """Import a user's Python file as a module; it is executed once per content and process.
 
-    The module stands in ``sys.modules`` under a name that depends on path and content alone, so
-    that another process that has loaded the same file can unpickle what its classes have made, and
-    a file that has changed is run anew. Files beside it can be imported from it.
+    The module is registered in ``sys.modules`` under a name that depends only on path and content.
+    Another process that has loaded the same file can therefore unpickle instances of its classes,
+    and a changed file is executed again. The file can import modules from its own folder.
     """
     file = Path(path).expanduser().resolve()
     if not file.is_file():
@@ -102,7 +102,7 @@ def load_file(path: Path | str) -> ModuleType:
     specification = spec_from_file_location(name, file)
     if specification is None:
         raise UnreadableFile(f"{str(path)!r} is not a Python file.")
-    # Before the file is run: dataclasses look their annotations up there.
+    # Register it before executing it: dataclasses look up their annotations there.
     module = sys.modules[name] = module_from_spec(specification)
     sys.path.insert(0, str(file.parent))
     try:
@@ -110,7 +110,7 @@ def load_file(path: Path | str) -> ModuleType:
     except Exception as error:
         del sys.modules[name]
         raise UnreadableFile(
-            f"{str(path)!r} fails: {type(error).__name__}: {first_line(error)} Fix it here: "
+            f"{str(path)!r} raised {type(error).__name__}: {first_line(error)} Fix this line: "
             f"{_line(error)}"
         ) from error
     finally:
@@ -119,7 +119,7 @@ def load_file(path: Path | str) -> ModuleType:
 
 
 def source_of(kind: type[Any]) -> Path | None:
-    """The user's file that a class was loaded from; None where it lies in an installed module."""
+    """The user's file that a class was loaded from; None if it belongs to an installed module."""
     if not kind.__module__.startswith(_PREFIX):
         return None
     file = getattr(sys.modules.get(kind.__module__), "__file__", None)
@@ -131,7 +131,7 @@ def _camel_case(name: str) -> str:
 
 
 def _line(error: Exception) -> str:
-    """Where code of the user's fails."""
+    """The location in the user's code that failed."""
     if isinstance(error, SyntaxError):
         return f"{error.filename}:{error.lineno}"
     frame = traceback.extract_tb(error.__traceback__)[-1]

@@ -1,4 +1,4 @@
-"""What a probe has at hand while it measures, beside the subject: per task, not part of a key."""
+"""The context of a task: what a probe can use besides the subject. It is not part of a key."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Context:
-    """Handed to ``measure``: what was prepared, further subjects, and a way to say something."""
+    """Passed to ``measure``: prepared data, further subjects, and a function for notices."""
 
     prepared: Mapping[str, np.ndarray] = field(default_factory=dict)
-    """What the probe's ``prepare`` gave; empty for probes that prepare nothing."""
+    """The output of the probe's ``prepare``; empty for probes without one."""
     say: Callable[[str], None] = field(default=lambda text: None, repr=False)
-    """Reports a deviation from what was asked: shown to the user, and noted in the run."""
+    """Report a deviation from the request; it is shown to the user and recorded in the run."""
     load: Callable[[str], Subject] | None = field(default=None, repr=False)
 
     def another(self, name: str) -> Subject:
-        """A further subject on the same images: a second model, a member, a snapshot."""
+        """A further subject on the same images: a second model, an ensemble member, a snapshot."""
         if self.load is None:
-            raise LookupError(f"This context knows no further subjects; asked for {name!r}.")
+            raise LookupError(f"This context has no further subjects; {name!r} was requested.")
         return self.load(name)

@@ -1,4 +1,4 @@
-"""Which units of an anatomy a result speaks of, and why not of the others."""
+"""Which units of an anatomy a result covers, and why it does not cover the others."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _NEVER = ("stem", "head")
 
 @dataclass(frozen=True)
 class Coverage:
-    """The units that the rows of a result stand for, and those that have none.
+    """The units that the rows of a result refer to, and the units without a row.
 
-    The first four have an entry per measured unit, in the order of the anatomy.
+    The first four fields have one entry per measured unit, in the order of the anatomy.
     """
 
     units: tuple[str, ...]
@@ -27,11 +27,11 @@ class Coverage:
     stages: tuple[int | None, ...]
     subsamples: tuple[bool, ...]
     skipped: tuple[tuple[str, str], ...] = ()
-    """Units that were not measured, and why."""
+    """Units that were not measured, with the reason."""
 
 
 def measured_in(anatomy: Anatomy, partials: Iterable[Mapping[str, Any]]) -> list[Unit]:
-    """The units of which partials hold arrays; these are called ``UNIT/…``.
+    """The units for which partials contain arrays (named ``UNIT/…``).
 
     Example:
         >>> from retinoscope.core.unit import Kind
@@ -44,7 +44,7 @@ def measured_in(anatomy: Anatomy, partials: Iterable[Mapping[str, Any]]) -> list
 
 
 def covered(anatomy: Anatomy, measured: Container[str], reason: str = "") -> Coverage:
-    """Which units were measured; of the others, ``reason`` or what their state lacks.
+    """The coverage of the measured units; the others get ``reason``, or what their state lacks.
 
     Example:
         >>> from retinoscope.core.unit import Kind
@@ -64,27 +64,29 @@ def covered(anatomy: Anatomy, measured: Container[str], reason: str = "") -> Cov
 
 @dataclass(frozen=True)
 class Claim:
-    """What a paper finds that kinds of units do to what is measured."""
+    """A paper's claim about how kinds of units change a measured quantity."""
 
     source: str
-    """As it is cited in a sentence."""
+    """The citation within a sentence."""
     lowers: tuple[str, ...] = ()
-    """Kinds that lower it."""
+    """Kinds of units that lower the quantity."""
     raises: tuple[str, ...] = ()
-    """Kinds that raise it."""
+    """Kinds of units that raise the quantity."""
 
     def against(self, kind: str, steps: np.ndarray) -> str:
-        """The words where most units of a kind do the opposite; empty where they do not.
+        """A remark if most units of a kind do the opposite; empty otherwise.
 
         Example:
             >>> claim = Claim("Park & Kim (2022)", lowers=("conv",))
             >>> claim.against("conv", np.array([1.0, 2.0, -1.0]))
-            ', against Park & Kim (2022), who find that conv units lower it'
+            ', in contrast to Park & Kim (2022), who find that conv units lower it'
         """
         opposite = {"lower": steps > 0, "raise": steps < 0}
         for verb, claimed in (("lower", self.lowers), ("raise", self.raises)):
             if kind in claimed and 2 * int(opposite[verb].sum()) > len(steps):
-                return f", against {self.source}, who find that {_words(kind)} units {verb} it"
+                return (
+                    f", in contrast to {self.source}, who find that {_words(kind)} units {verb} it"
+                )
         return ""
 
 
@@ -95,16 +97,17 @@ def by_kind(
     changed: str,
     claim: Claim | None = None,
 ) -> list[str]:
-    """For each kind of unit, how many lower what is measured, and the median step.
+    """For each kind of unit: how many units lower the measured quantity, and the median step.
 
-    Units that subsample are not counted, which is said: their input and output maps differ in size.
+    Units that subsample are not counted, because their input and output maps differ in size; the
+    text says how many.
 
     Args:
-        kinds: Of the units.
-        subsamples: Whether they subsample; empty where that is not known.
-        steps: What each does; NaN where that is not known.
-        changed: To what, in words.
-        claim: What a paper finds; where most units do the opposite, that is said.
+        kinds: The kind of each unit.
+        subsamples: Whether each unit subsamples; empty if unknown.
+        steps: The change caused by each unit; NaN if unknown.
+        changed: The measured quantity, in words.
+        claim: A paper's claim; the text says if most units do the opposite.
 
     Example:
         >>> steps = np.array([-2.0, 1.0, 5.0])
@@ -130,7 +133,7 @@ def by_kind(
 
 
 def _left_out(smaller: int, without: int) -> str:
-    """How many units of a kind are not counted, and why."""
+    """The number of units of a kind that are not counted, with the reason."""
     said = f"; {smaller} that subsample{'s is' if smaller == 1 else ' are'} not counted"
     other = f"; {without} whose input has no maps {'is' if without == 1 else 'are'} not counted"
     return said * bool(smaller) + other * bool(without)
@@ -144,5 +147,7 @@ def _reason(unit: Unit) -> str:
     if unit.grid is None:
         return "its state has no grid"
     if unit.grid.resolution == (1, 1):
-        return "its map is a single position"
-    return "its map has one row or column only" if min(unit.grid.resolution) == 1 else "not seen"
+        return "its map has only one position"
+    return (
+        "its map has only one row or column" if min(unit.grid.resolution) == 1 else "not measured"
+    )

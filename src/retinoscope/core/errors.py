@@ -1,4 +1,4 @@
-"""Every error a user can cause. Each says what was asked, what exists and what to do."""
+"""All errors that a user can cause. Each says what was requested, what exists and what to do."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from difflib import get_close_matches
 
 
 class RetinoscopeError(Exception):
-    """The base of all our errors: catch this to catch them all."""
+    """The base class of all our errors."""
 
 
 class NotExportable(RetinoscopeError):
@@ -15,19 +15,19 @@ class NotExportable(RetinoscopeError):
 
 
 class WrongInput(RetinoscopeError, ValueError):
-    """What was given cannot be used: an image, an option, a value of a setting."""
+    """An input cannot be used: an image, an option, or the value of a setting."""
 
 
 class WrongOutput(RetinoscopeError, ValueError):
-    """The model's output holds no logits, or several candidates for them."""
+    """The model's output contains no logits, or several candidates for them."""
 
 
 class NotABackbone(RetinoscopeError, ValueError):
-    """The module does not turn an image into an answer."""
+    """The module does not map an image to an output."""
 
 
 class NotResidual(RetinoscopeError, ValueError):
-    """A unit was to be removed that has no skip operand to take its place."""
+    """A unit cannot be removed because it has no skip connection to replace its output."""
 
 
 class UnknownModel(RetinoscopeError, LookupError):
@@ -35,11 +35,11 @@ class UnknownModel(RetinoscopeError, LookupError):
 
 
 class WeightsUnavailable(RetinoscopeError):
-    """The weights asked for do not exist or cannot be fetched."""
+    """The requested weights do not exist or cannot be downloaded."""
 
 
 class UnsafeCheckpoint(RetinoscopeError):
-    """A checkpoint wants to run code while it is read."""
+    """A checkpoint would execute code while it is read."""
 
 
 class WeightsMismatch(RetinoscopeError, ValueError):
@@ -51,15 +51,15 @@ class NotFinite(RetinoscopeError, ValueError):
 
 
 class UnreadableFile(RetinoscopeError, ValueError):
-    """A file is damaged, of another version, or not what it should be."""
+    """A file is damaged, was written by another version, or has the wrong content."""
 
 
 class NotApplicable(RetinoscopeError):
-    """A probe needs what a subject does not have; the report says so in its place."""
+    """A subject lacks something that a probe needs; the report shows the reason."""
 
 
 class SurgeryRefused(RetinoscopeError, ValueError):
-    """An operation cannot be done on this model; says on which unit, and why."""
+    """A surgery cannot be applied to this model; the message names the unit and the reason."""
 
 
 class UnknownSurgery(RetinoscopeError, LookupError):
@@ -67,15 +67,15 @@ class UnknownSurgery(RetinoscopeError, LookupError):
 
 
 class NotDeterministic(RetinoscopeError):
-    """Two passes over the same images differ, so nothing measured would repeat."""
+    """Two passes over the same images differ, so results would not be reproducible."""
 
 
 class EmptyResult(RetinoscopeError):
-    """A probe measured nothing, or nothing that is a finite number."""
+    """A probe measured nothing, or no finite number."""
 
 
 class RunFolderError(RetinoscopeError):
-    """A run folder cannot be used: read-only, full, in use, or not a run folder."""
+    """A run folder cannot be used: it is read-only, full, in use, or not a run folder."""
 
 
 class UnknownProbe(RetinoscopeError, LookupError):
@@ -83,7 +83,7 @@ class UnknownProbe(RetinoscopeError, LookupError):
 
 
 class UnknownUnit(RetinoscopeError, LookupError):
-    """A name was asked for that the anatomy does not hold."""
+    """The anatomy has no unit of the requested name."""
 
     def __init__(self, name: str, model: str, names: Sequence[str]) -> None:
         super().__init__(
@@ -93,7 +93,7 @@ class UnknownUnit(RetinoscopeError, LookupError):
 
 
 def first_line(error: BaseException) -> str:
-    r"""What an error of another library says, in one line that ends in a full stop.
+    r"""The first line of another library's error message, ending in a full stop.
 
     Example:
         >>> first_line(ValueError("bad size\nlong story"))
@@ -107,7 +107,7 @@ def first_line(error: BaseException) -> str:
 
 
 def did_you_mean(asked: str, existing: Sequence[str]) -> str:
-    """A hint at the nearest three names, ending in a blank; empty if none is near.
+    """A suggestion of up to three similar names, ending in a space; empty if none is similar.
 
     Example:
         >>> did_you_mean("resnet5", ["resnet50", "vit", "resnet18"])

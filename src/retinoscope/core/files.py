@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all."""
+"""Writes files atomically."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import tempfile
 from pathlib import Path
 
 TEMPORARY = ".unfinished"
-"""How the name of a file ends while it is being written."""
+"""The file name ending while a file is being written."""
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
     """Write ``content`` to ``path``: a reader sees the old file or the new one, never a part.
 
-    A temporary file beside it is flushed to disk and renamed over it. Missing folders are made.
+    A temporary file next to it is flushed to disk and renamed over it. Missing folders are created.
     """
     data = content.encode() if isinstance(content, str) else content
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""How a model wants its images: size, cut and normalisation, as plain data."""
+"""How a model expects its images: size, crop and normalisation, as plain data."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from retinoscope.core.errors import WrongInput
 Interpolation = Literal["nearest", "bilinear", "bicubic"]
 CropMode = Literal["center", "squash", "border"]
 Size = int | tuple[int, int]
-"""An image size in pixels: a square by its side, or height and width."""
+"""An image size in pixels: one number for a square, or height and width."""
 
 
 def image_size(size: Any) -> tuple[int, int]:
-    """Height and width of an image size; a single number is the side of a square.
+    """Height and width of an image size; a single number means a square.
 
     Example:
         >>> image_size(32), image_size((224, 160))
@@ -26,7 +26,7 @@ def image_size(size: Any) -> tuple[int, int]:
     whole = all(isinstance(side, Integral) and not isinstance(side, bool) for side in sides)
     if isinstance(size, str) or len(sides) != 2 or not whole or min(sides) < 1:
         raise WrongInput(
-            f"{size!r} is no image size. Height and width are whole numbers of pixels, 1 or more: "
+            f"{size!r} is not an image size. Height and width are integers of at least 1 pixel: "
             "--size 224 or --size 224x160 (in Python size=224 or size=(224, 160))."
         )
     return int(sides[0]), int(sides[1])
@@ -34,14 +34,14 @@ def image_size(size: Any) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """From a photo of any size to the model's input; images stay in [0, 1] until normalised."""
+    """Maps a photo of any size to the model's input; pixels stay in [0, 1] until normalised."""
 
     size: tuple[int, int] = (224, 224)
     """Height and width."""
     crop_pct: float = 1.0
-    """Which share of the shorter side the cut keeps."""
+    """The fraction of the shorter side that the crop keeps."""
     crop_mode: CropMode = "center"
-    """Cut out the centre, squash the whole image, or keep all of it and pad the border."""
+    """Crop the centre, squash the whole image, or keep all of it and pad the border."""
     interpolation: Interpolation = "bicubic"
     mean: tuple[float, ...] = (0.485, 0.456, 0.406)
     std: tuple[float, ...] = (0.229, 0.224, 0.225)
@@ -50,13 +50,14 @@ class Preprocessing:
         for name, kinds in (("crop_mode", CropMode), ("interpolation", Interpolation)):
             if getattr(self, name) not in get_args(kinds):
                 raise WrongInput(
-                    f"{name} is one of {', '.join(get_args(kinds))}; got {getattr(self, name)!r}."
+                    f"{name} must be one of {', '.join(get_args(kinds))}; got "
+                    f"{getattr(self, name)!r}."
                 )
         object.__setattr__(self, "size", image_size(self.size))
         if not 0 < self.crop_pct <= 1:
             raise WrongInput(
-                "--crop-pct (in Python crop_pct=…) is a share of the shorter side, above 0 and up "
-                f"to 1; got {self.crop_pct}."
+                "crop_pct (--crop-pct) is a fraction of the shorter side and must be above 0 and "
+                f"at most 1; got {self.crop_pct}."
             )
 
     def to_plain(self) -> dict[str, Any]:

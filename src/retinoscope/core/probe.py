@@ -1,9 +1,10 @@
-"""The contract of a question that is asked of a subject.
+"""The interface of probes and watchers, the two kinds of questions about a subject.
 
-A **probe** splits its work into independent pieces, measures each, and combines what they gave in
-any order into the same result. A **watcher** only looks at states as they pass; one shared pass
-through the network serves all watchers. The fields of either are its settings: they are written
-``name:key=value``, stand in every protocol, and are part of the key of what was measured.
+A **probe** splits its work into independent pieces, measures each, and combines their outputs into
+a result that does not depend on their order. A **watcher** only looks at states during a forward
+pass; one shared pass through the network serves all watchers. The fields of both are their
+settings: they are written ``name:key=value``, appear in every protocol, and are part of the key of
+the measurement.
 """
 
 from __future__ import annotations
@@ -25,42 +26,44 @@ if TYPE_CHECKING:
     from retinoscope.core.subject import Subject
 
 Partial = Mapping[str, "np.ndarray"]
-"""What one piece gave: arrays by name, as they are written to disk."""
+"""The output of one piece: arrays by name, as they are written to disk."""
 
 Tap = Literal["queries", "keys", "values", "weights", "branch"]
-"""What can be seen inside a unit; see :meth:`Sight.tap`."""
+"""Intermediate values that can be read inside a unit; see :meth:`Sight.tap`."""
 
 
 @dataclass(frozen=True)
 class Needs:
-    """What a probe cannot do without; where a subject lacks it, the probe is not applicable."""
+    """What a probe requires; if the subject lacks it, the probe is not applicable."""
 
     split: str = "test"
     view: View = CLEAN
-    """How the images are seen; see :mod:`retinoscope.core.view`."""
+    """The view of the images; see :mod:`retinoscope.core.view`."""
     labels: bool = False
     others: tuple[str, ...] = ()
     """Further subjects by the names of their models; see :meth:`Context.another`."""
     snapshots: str | None = None
-    """Weights along a training: a folder, or the training that the subject's own come from if it
-    is empty; see :mod:`retinoscope.models.snapshots`. None where they are not needed."""
+    """Weights along a training: a folder, or "" for the training that the subject's own weights
+    come from; see :mod:`retinoscope.models.snapshots`. None if not needed."""
     maps: bool = True
-    """For watchers: whether only units whose state is spread over positions are of interest."""
+    """For watchers: whether to visit only units whose state has more than one position."""
     group: int | None = None
-    """For watchers: how many images ``watch`` must see together, always the same ones: group g
-    holds the images g·group to (g + 1)·group − 1 of the split, less those that cannot be read.
-    None where each image is seen for itself, so that memory may decide how many come at once."""
+    """For watchers: the number of images that ``watch`` must see together, always the same ones:
+    group g contains images g·group to (g + 1)·group − 1 of the split, except those that cannot be
+    read. None if each image is treated on its own, so that memory may decide the batch size."""
     taps: frozenset[Tap] = frozenset()
-    """For watchers: what they look at inside units; nothing else is kept for them."""
+    """For watchers: the taps that they read inside units; nothing else is kept for them."""
 
 
 Images = Literal["augmented", "clean", "test"]
-"""Which images a loss is taken over."""
-IMAGES = "Training images as in training, training images as they are (clean), or test images."
+"""The images over which a loss is computed."""
+IMAGES = (
+    "Training images as in training, training images without augmentation (clean), or test images."
+)
 
 
 def labelled_images(images: Images) -> Needs:
-    """What a probe of the loss needs.
+    """The needs of a probe of the loss.
 
     Example:
         >>> labelled_images("clean").split, labelled_images("test").split
@@ -75,43 +78,43 @@ class Piece:
     """One part of a probe's work: a shard of images, a row of a landscape, a corruption."""
 
     name: str
-    """Unique within the probe; letters, digits and ``-_.`` only, for it names a file."""
+    """Unique within the probe; letters, digits and ``-_.`` only, since it is a file name."""
     what: Mapping[str, Any] = field(default_factory=dict)
-    """Plain values that say what to do."""
+    """Plain values that describe the work."""
 
 
 class _Question(Protocol):
-    """What probes and watchers have in common; both are frozen dataclasses."""
+    """The common part of probes and watchers; both are frozen dataclasses."""
 
     result: ClassVar[type[Result]]
-    """What its answers are; they carry the probe's name."""
+    """The class of the results, which carries the probe's name."""
     schema: ClassVar[int]
-    """Raised when the same settings come to give other numbers."""
+    """Increased when the same settings give different numbers than before."""
     question: ClassVar[str]
-    """What is asked, in one sentence."""
+    """The question, in one sentence."""
     reading: ClassVar[str]
-    """How to read the answer, for someone who sees it for the first time."""
+    """How to read the result, for a reader who sees it for the first time."""
 
     @property
     def needs(self) -> Needs:
-        """What must be there; part of the key."""
+        """What the subject must provide; part of the key."""
         ...
 
     def combine(self, anatomy: Anatomy, partials: Sequence[Partial]) -> Result:
-        """All partials to the answer: what ``prepare`` gave first, then those of the pieces."""
+        """Combine all partials into the result: that of ``prepare`` first, then the pieces'."""
         ...
 
 
 @runtime_checkable
 class Probe(_Question, Protocol):
-    """A question whose work comes in independent pieces."""
+    """A question whose work is split into independent pieces."""
 
     def pieces(self, subject: Subject) -> Sequence[Piece]:
-        """The parts of the work; the same for the same subject and settings."""
+        """The pieces of the work; the same for the same subject and settings."""
         ...
 
     def measure(self, subject: Subject, piece: Piece, context: Context) -> Partial:
-        """Do one part. Only subject, settings, piece and what was prepared may decide it."""
+        """Measure one piece. It may depend only on subject, settings, piece and prepared data."""
         ...
 
 
@@ -120,30 +123,30 @@ class Preparing(Protocol):
     """A probe with work that is done once, before its pieces, and read by all of them."""
 
     def prepare(self, subject: Subject, context: Context) -> Partial:
-        """What all pieces find in ``context.prepared``; kept on disk like a piece."""
+        """The data that all pieces find in ``context.prepared``; stored on disk like a piece."""
         ...
 
 
 @runtime_checkable
 class Foreseeing(Protocol):
-    """A probe that can say beforehand how long it will take, since it may take hours."""
+    """A probe that can estimate its own time, because it may take hours."""
 
     def seconds(self, subject: Subject, context: Context) -> float:
-        """How long a piece will take here, by a short trial."""
+        """The estimated seconds per piece on this machine, from a short trial."""
         ...
 
 
 @runtime_checkable
 class Watcher(_Question, Protocol):
-    """A question that the states of one pass answer."""
+    """A question that the states of one forward pass answer."""
 
     def watch(self, sight: Sight) -> Tensor | Mapping[str, Tensor] | None:
-        """What is kept of one unit's state: a row per image, or anything where a group is needed.
+        """What to keep of one unit's state: one row per image, or anything if a group is needed.
 
-        Several by name if need be; None where the unit is of no interest.
+        Several arrays by name if necessary; None if the unit is not of interest.
         """
         ...
 
     def gather(self, group: Group) -> Partial:
-        """What is stored of a group of images: all its units together."""
+        """What to store for a group of images, from all its units together."""
         ...

@@ -1,4 +1,4 @@
-"""An answer as plain data: arrays with named axes, values, and the protocol that gave them."""
+"""Results as plain data: arrays with named axes, values, and the protocol of the measurement."""
 
 from __future__ import annotations
 
@@ -40,32 +40,32 @@ def axes(
     column_groups: str = "",
     shade: str = "",
 ) -> Any:
-    """A field that holds an array with one axis per name.
+    """A field that contains an array with one axis per name.
 
-    Figures and tables are made from this alone: it is saved with the result, so neither the page
-    nor matplotlib needs the class. The shape says what is drawn: a value or a curve per unit, a
-    curve, bars (``rows``), a map (``y``); ``draw`` asks for a matrix or images instead. Arguments
-    that end in "field" take the name of another field of the same result.
+    Figures and tables are made from this description alone. It is saved with the result, so neither
+    the report nor matplotlib needs the class. The shape determines the figure: a value or a curve
+    per unit, a curve, bars (``rows``), a map (``y``); ``draw`` selects a matrix or images instead.
+    Arguments described as "a field" take the name of another field of the same result.
 
     Args:
-        names: What each axis counts; ``unit`` stands for the units of the anatomy.
-        unit: Of the values.
+        names: The name of each axis; ``unit`` stands for the units of the anatomy.
+        unit: The unit of measurement of the values.
         title: What the array shows, in a few words.
         x: Coordinates along the last axis: a field.
         error: Standard errors: a field.
-        changes: For what each unit does to its input: to what, in words.
-        claim: What a paper finds about that; findings say where most units do the opposite.
+        changes: If the values are changes caused by each unit: the quantity that changes, in words.
+        claim: A paper's claim about these changes; findings say if most units do the opposite.
         rows: Names along the first axis: a field; units have theirs. Captions of images.
         y: Coordinates along the first of two axes: a field. The array is a map.
         points: Names along the last axis: a field; units have theirs.
-        marks: Coordinates along the last axis to mark, each with words: a field.
+        marks: Coordinates along the last axis to mark, each with a text: a field.
         figure: Whether it has a figure of its own.
         draw: ``matrix`` for a heat map with named rows and columns; ``images`` for a strip of
             images (N, H, W), coloured by value, or (N, H, W, 3), red, green and blue from 0 to 1.
-        colours: Of a map, a matrix or images: from dark to light, or to either side of 0.
-        limits: Values at the ends of the colours; from the values if not given.
-        row_groups: A group for each row of a matrix: a field; a border is drawn where it changes.
-            Units have their stages.
+        colours: The colour scale of a map, a matrix or images: dark to light, or diverging from 0.
+        limits: Values at the ends of the colour scale. Default: the range of the values.
+        row_groups: The group of each row of a matrix: a field; a border is drawn between groups.
+            Units are grouped by stage.
         column_groups: The same for columns.
         shade: Values that colour the points of a path: a field.
     """
@@ -82,28 +82,28 @@ def axes(
 
 @dataclass_transform(frozen_default=True, eq_default=False, kw_only_default=True)
 def answer(cls: type[T]) -> type[T]:
-    """Make a class of results a frozen dataclass that compares and prints as all results do."""
+    """Turn a result class into a frozen dataclass that compares and prints like all results."""
     return dataclass(frozen=True, eq=False, repr=False, kw_only=True)(cls)
 
 
 class _Covered:
-    """An entry of a result's coverage as an attribute; empty where it does not speak of units.
+    """An entry of a result's coverage as an attribute; empty if the result does not cover units.
 
-    Unlike a property, it gives way to a field of the same name in a class of the user's own.
+    Unlike a property, a field of the same name in a user's class overrides it.
     """
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
 
     def __get__(self, result: Result | None, owner: type) -> Any:
-        if result is None:  # dataclasses would take what is returned here for a default
+        if result is None:  # dataclasses would use a returned value as a default
             raise AttributeError(self.name)
         return () if result.coverage is None else getattr(result.coverage, self.name)
 
 
 @answer
 class Result:
-    """The base of all answers: one level of subclasses, which add fields and findings only."""
+    """The base class of all results; subclasses (one level) only add fields and findings."""
 
     probe: ClassVar[str] = ""
     schema: ClassVar[int] = 1
@@ -111,7 +111,7 @@ class Result:
     protocol: Mapping[str, Any] = field(default_factory=dict)
     """Model, weights, data, split, augmentation, precision, settings, versions."""
     coverage: Coverage | None = None
-    """Which units it speaks of; None where it speaks of the network as a whole."""
+    """The units that it covers; None if it is about the network as a whole."""
 
     units = _Covered()
     kinds = _Covered()
@@ -120,9 +120,9 @@ class Result:
     skipped = _Covered()
 
     def findings(self) -> list[str]:
-        """What it says, as parts of a sentence each, the most important first.
+        """The findings as parts of a sentence, the most important first.
 
-        Unless a class says more: what each kind of unit does, where an array has ``changes``.
+        By default: what each kind of unit does, for arrays with ``changes``.
         """
         for name, described in self.described().items():
             if changed := described.metadata["changes"]:
@@ -143,7 +143,7 @@ class Result:
 
     @classmethod
     def described(cls) -> dict[str, Field[Any]]:
-        """The fields that hold arrays, with what :func:`axes` says about them."""
+        """The fields that contain arrays, with their descriptions from :func:`axes`."""
         return {f.name: f for f in fields(cls) if "axes" in f.metadata}
 
     def __eq__(self, other: object) -> bool:
@@ -170,7 +170,7 @@ class Result:
     __repr__ = __str__
 
     def save(self, folder: Path, stem: str | None = None) -> None:
-        """Write ``STEM.npz``, then ``STEM.json`` with its hash; STEM is the probe if not given."""
+        """Write ``STEM.npz``, then ``STEM.json`` with its hash; default STEM: the probe's name."""
         stem = stem or self.probe
         packed = pack(self.arrays())
         described = {name: dict(f.metadata) for name, f in self.described().items()}
@@ -179,25 +179,25 @@ class Result:
         plain["sha256"] = seal(plain, packed)
         text = json.dumps(plain, indent=1, ensure_ascii=False, allow_nan=False)
         write_atomically(folder / f"{stem}.npz", packed)
-        # Written last: where it exists, the arrays beside it are whole.
+        # Written last: if it exists, the arrays next to it are complete.
         write_atomically(folder / f"{stem}.json", text + "\n")
 
     def _said(self) -> list[str]:
-        """The findings; a fault in a sentence must not cost the measurement."""
+        """The findings; an error in their text must not lose the measurement."""
         try:
             return self.findings()
         except Exception as error:
-            return [f"what was found could not be said: {type(error).__name__}: {error}"]
+            return [f"the findings could not be written: {type(error).__name__}: {error}"]
 
     @classmethod
     def load(cls, folder: Path, stem: str | None = None) -> Self:
-        """Read what :meth:`save` wrote; another probe, schema or damage is refused by name."""
+        """Read the output of :meth:`save`; fails for another probe or schema, or damaged files."""
         path = folder / f"{stem or cls.probe}.json"
         plain, packed = _read(path)
         found = plain.pop("probe"), plain.pop("schema")
         if found != (cls.probe, cls.schema):
             raise UnreadableFile(
-                f"{str(path)!r} holds {found[0]} of schema {found[1]}, but this version reads "
+                f"{str(path)!r} contains {found[0]} of schema {found[1]}, but this version reads "
                 f"{cls.probe} of schema {cls.schema}. {_AGAIN}"
             )
         del plain["described"]
@@ -225,7 +225,7 @@ class Result:
 
 
 def load_described(folder: Path, stem: str) -> Result:
-    """A result whose class is not known here, as one made from what the file says of itself."""
+    """A result whose class is not available here, built from the description in its file."""
     path = folder / f"{stem}.json"
     plain, packed = _read(path)
     probe, schema, described = (plain.pop(k) for k in ("probe", "schema", "described"))
@@ -234,7 +234,7 @@ def load_described(folder: Path, stem: str) -> Result:
     columns = [(name, Any, field(metadata=about)) for name, about in described.items()]
     values = [(name, Any) for name in plain if name not in ("protocol", "coverage")]
     own: dict[str, Any] = {"probe": probe, "schema": schema}
-    if said is not None:  # older files do not have them
+    if said is not None:  # absent in older files
         own["findings"] = lambda self: [str(words) for words in said]
     made = make_dataclass(
         f"{probe}_result", [*values, *columns], bases=(Result,), frozen=True, eq=False,
@@ -244,7 +244,7 @@ def load_described(folder: Path, stem: str) -> Result:
 
 
 def _lifted(plain: Mapping[str, Any], cls: type[Result]) -> dict[str, Any]:
-    """The values of a file whose coverage was five fields, as they are saved today."""
+    """The values of a file with the former five coverage fields, in today's format."""
     names = {f.name for f in fields(Coverage)}
     if "coverage" in plain or not names <= set(plain) or names & {f.name for f in fields(cls)}:
         return dict(plain)
@@ -253,41 +253,41 @@ def _lifted(plain: Mapping[str, Any], cls: type[Result]) -> dict[str, Any]:
 
 
 def _read(path: Path) -> tuple[dict[str, Any], bytes]:
-    """The values and the packed arrays of a result, if they are whole."""
+    """The values and the packed arrays of a result; fails if they are damaged."""
     try:
         plain = json.loads(path.read_text())
         packed = path.with_name(path.name.removesuffix(".json") + ".npz").read_bytes()
         digest, *_ = plain.pop("sha256"), plain["probe"], plain["schema"], plain["described"]
     except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
         raise UnreadableFile(
-            f"{str(path)!r} is not a whole result: {type(error).__name__}: {error}. {_AGAIN}"
+            f"{str(path)!r} is not a complete result: {type(error).__name__}: {error}. {_AGAIN}"
         ) from None
     if digest != seal(plain, packed):
-        raise UnreadableFile(f"{str(path)!r} or the arrays beside it are damaged. {_AGAIN}")
+        raise UnreadableFile(f"{str(path)!r} or the array file next to it is damaged. {_AGAIN}")
     return plain, packed
 
 
 def seal(plain: Mapping[str, Any], packed: bytes) -> str:
-    """A hash of values and packed arrays, by which a file shows that both are whole.
+    """A hash of values and packed arrays, which shows that both are undamaged.
 
-    The values as JSON gives them back: tuples are lists there.
+    The values are hashed as JSON returns them, with lists instead of tuples.
     """
     text = json.dumps(plain, sort_keys=True)
     return hashlib.sha256(text.encode() + packed).hexdigest()
 
 
 def pack(arrays: Mapping[str, np.ndarray]) -> bytes:
-    """Arrays as the bytes of an ``.npz`` file; the same arrays give the same bytes."""
+    """Pack arrays into the bytes of an ``.npz`` file; equal arrays give equal bytes."""
     buffer = io.BytesIO()
     plain = {name: np.asarray(arrays[name]) for name in sorted(arrays)}
     if pickled := [name for name, array in plain.items() if array.dtype.hasobject]:
-        raise TypeError(f"Arrays hold numbers, not objects: {', '.join(pickled)}.")
+        raise TypeError(f"Arrays must contain numbers, not objects: {', '.join(pickled)}.")
     np.savez(buffer, **plain)  # pyright: ignore[reportArgumentType]
     return buffer.getvalue()
 
 
 def unpack(content: bytes) -> dict[str, np.ndarray]:
-    """What :func:`pack` packed; nothing in it is run."""
+    """The arrays that :func:`pack` packed; no code in them is executed."""
     with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
         return dict(arrays)
 

@@ -1,7 +1,7 @@
-"""The fields of a frozen dataclass as settings that people write: types, choices, ranges, errors.
+"""The fields of a frozen dataclass as settings that users write: types, choices, ranges, errors.
 
-A field made by :func:`setting` carries its meaning and its range; :func:`check`, called in
-``__post_init__``, refuses whatever does not fit, from Python and from a string alike.
+A field made by :func:`setting` carries its description and its range. :func:`check`, called in
+``__post_init__``, raises an error for invalid values, whether they come from Python or a string.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from retinoscope.core.errors import WrongInput, did_you_mean
 from retinoscope.core.specification import Specification
 
 REQUIRED: Any = MISSING
-"""The default of a setting that has none."""
+"""The default of a setting without a default."""
 MAX_SEED = 2**32 - 1
 RENAMED = {
     "towards": "target",
@@ -27,18 +27,18 @@ RENAMED = {
     "reach": "radius",
     "at_most": "max_images",
 }
-"""What settings were called in earlier versions, and what they are called now."""
-_WORDS = {int: "a whole number", float: "a number", bool: "True or False", str: "text"}
-_ROWS = {int: "whole numbers", float: "numbers", bool: "True or False", str: "texts"}
+"""Former names of settings, and their names today."""
+_WORDS = {int: "an integer", float: "a number", bool: "True or False", str: "text"}
+_ROWS = {int: "integers", float: "numbers", bool: "True or False", str: "texts"}
 
 
 class WrongSetting(WrongInput):
-    """A setting does not exist, is missing, or has a value of another type or out of range."""
+    """A setting does not exist, is missing, has the wrong type, or is out of range."""
 
 
 @dataclass(frozen=True)
 class Range:
-    """Which numbers a setting may be.
+    """The range of valid numbers of a setting.
 
     Example:
         >>> str(Range(at_least=0, below=1)), str(Range(at_least=1)), str(Range(above=0, at_most=1))
@@ -82,18 +82,18 @@ def setting(
     flag: str = "",
     group: str = "",
 ) -> Any:
-    """A field of a dataclass with its default, its meaning and its range.
+    """A field of a dataclass with its default, its description and its range.
 
     Args:
-        default: ``REQUIRED`` where there is none.
-        text: What it means, for people who have not read the code.
-        at_least: The smallest number that it may be; of a row, each of its numbers.
-        at_most: The largest.
+        default: ``REQUIRED`` if there is none.
+        text: Its description, for users who have not read the code.
+        at_least: The smallest valid number; for a tuple, of each element.
+        at_most: The largest valid number.
         above: It must be larger than this.
         below: It must be smaller than this.
-        example: A value to show; of a required setting, one that works.
-        flag: What the flag of a command is called, where it is not the field's name.
-        group: The heading under which a command shows the flag.
+        example: A value to show; for a required setting, a valid one.
+        flag: The name of the command-line flag, if it differs from the field's name.
+        group: The heading of the flag in ``--help``.
     """
     allowed = Range(at_least, at_most, above, below)
     told = {"help": text, "range": allowed, "example": example, "flag": flag, "group": group}
@@ -101,32 +101,32 @@ def setting(
 
 
 class Described(NamedTuple):
-    """A setting in words."""
+    """A setting in words, for help texts."""
 
     name: str
     values: str
-    """What it may be."""
+    """The valid values."""
     default: str
     text: str
-    """What it means."""
+    """The description."""
 
 
 def make(kind: type[Any], given: Mapping[str, Any], called: str) -> Any:
-    """An instance of a dataclass from settings by name; every name and value is checked.
+    """Create an instance of a dataclass from settings by name; checks every name and value.
 
     Args:
         kind: The dataclass.
-        given: Its settings; numbers for a field of floats may be whole.
-        called: What to call it in errors.
+        given: Its settings; integers are valid for float fields.
+        called: Its name in error messages.
     """
     known = {one.name: one for one in fields(kind) if one.init}
     for name in given:
         if name not in known:
             now = RENAMED.get(name)
-            hint = f"It is called {now} now: {called}:{now}={given[name]}. " if now in known else ""
+            hint = f"It is now called {now}: {called}:{now}={given[name]}. " if now in known else ""
             raise WrongSetting(
-                f"{called} has no setting {name!r}. {hint or did_you_mean(name, list(known))}"
-                f"It has: {', '.join(known) or 'none'}."
+                f"{called} has no setting {name!r}. {hint or did_you_mean(name, list(known))}Its "
+                f"settings: {', '.join(known) or 'none'}."
             )
     for name, one in known.items():
         if is_required(one) and name not in given:
@@ -144,30 +144,30 @@ def make(kind: type[Any], given: Mapping[str, Any], called: str) -> Any:
 
 
 def check(instance: Any, called: str) -> None:
-    """Make the fields of a frozen instance what their types want: for its ``__post_init__``."""
+    """Check and convert the fields of a frozen instance; for use in ``__post_init__``."""
     given = {one.name: getattr(instance, one.name) for one in fields(instance)}
     for name, value in _all_fitted(type(instance), given, called).items():
         object.__setattr__(instance, name, value)
 
 
 def refuse(called: str, *rules: tuple[str, bool]) -> None:
-    """Refuse where a rule between several settings does not hold: for a ``__post_init__``.
+    """Raise if a rule between several settings is violated; for use in ``__post_init__``.
 
     Args:
-        called: What to call the instance in errors.
-        rules: How to say each rule, and whether it holds.
+        called: The name of the instance in error messages.
+        rules: The text of each rule, and whether it holds.
     """
     if broken := [text for text, holds in rules if not holds]:
         raise WrongSetting(f"{called}: {'; '.join(broken)}.")
 
 
 def fitted(kind: type[Any], name: str, value: Any, called: str) -> Any:
-    """The value as the field's type wants it; refused where it is of another, or out of range."""
+    """The value converted to the field's type; raises if it has another type or is out of range."""
     return _all_fitted(kind, {name: value}, called)[name]
 
 
 def written(instance: Any, name: str) -> str:
-    """``name:key=value,…`` with those settings that differ from their defaults."""
+    """``name:key=value,…`` with the settings that differ from their defaults."""
     changed = {
         one.name: value
         for one in fields(instance)
@@ -177,7 +177,7 @@ def written(instance: Any, name: str) -> str:
 
 
 def example(kind: type[Any], name: str, most: int = 2) -> str:
-    """``name:key=value,…`` to imitate: what is required, else the first settings that are set."""
+    """An example ``name:key=value,…``: the required settings, or else the first with a value."""
     given = {one.name: one.metadata.get("example") for one in fields(kind) if is_required(one)}
     if not given:
         defaults = {one.name: _default(one) for one in fields(kind)}
@@ -199,13 +199,13 @@ def described(kind: type[Any]) -> list[Described]:
 
 
 def values(kind: type[Any], name: str) -> str:
-    """What a setting may be, in words: its choices, or its type with its range."""
+    """The valid values of a setting in words: its choices, or its type with its range."""
     wanted, (one,) = hint(kind, name), (one for one in fields(kind) if one.name == name)
     if words := choices(kind, name):
         return " | ".join(words)
     inner = get_args(wanted)[0] if get_origin(wanted) is tuple else wanted
     if get_origin(wanted) is tuple:
-        said = f"a row of {_ROWS.get(inner, 'values')}"
+        said = f"a tuple of {_ROWS.get(inner, 'values')}"
     else:
         said = _WORDS.get(wanted, getattr(wanted, "__name__", str(wanted)))
     allowed = str(one.metadata.get("range", ""))
@@ -222,7 +222,7 @@ def _default(one: Field[Any]) -> Any:
 
 
 def hint(kind: type[Any], name: str) -> Any:
-    """The type of a field, without None where that is merely one of two."""
+    """The type of a field, without ``| None`` if that is one of two alternatives."""
     found = _hints(kind)[name]
     if get_origin(found) in (Union, UnionType):
         others = [choice for choice in get_args(found) if choice is not NoneType]
@@ -232,22 +232,22 @@ def hint(kind: type[Any], name: str) -> Any:
 
 @cache
 def _hints(kind: type[Any]) -> dict[str, Any]:
-    """Read once: an annotation is a text until somebody asks."""
+    """The resolved annotations, cached."""
     return get_type_hints(kind.__init__)
 
 
 def choices(kind: type[Any], name: str) -> tuple[str, ...]:
-    """The words that a field may be; empty where it is not a choice between words."""
+    """The valid words of a field; empty if it is not a choice between words."""
     found = hint(kind, name)
     return get_args(found) if get_origin(found) is Literal else ()
 
 
 class _Unfit(Exception):
-    """What a value should have been, and what it is."""
+    """A value that does not fit: the expected form, and the value."""
 
 
 def _all_fitted(kind: type[Any], given: Mapping[str, Any], called: str) -> dict[str, Any]:
-    """Values as their fields want them; all that do not fit are told at once."""
+    """Values converted to the types of their fields; all invalid values are reported at once."""
     ranges = {one.name: one.metadata.get("range", Range()) for one in fields(kind)}
     fitting, problems = {}, []
     for name, value in given.items():
@@ -261,7 +261,7 @@ def _all_fitted(kind: type[Any], given: Mapping[str, Any], called: str) -> dict[
 
 
 def _fit(wanted: Any, allowed: Range, name: str, value: Any) -> Any:
-    """The value as a type wants it."""
+    """The value converted to a type."""
     origin, inner = get_origin(wanted), get_args(wanted)
     if origin in (Union, UnionType):
         if value is None and NoneType in inner:
@@ -279,7 +279,7 @@ def _fit(wanted: Any, allowed: Range, name: str, value: Any) -> Any:
         return value
     if origin is tuple:
         return _fit_row(inner, allowed, name, value)
-    if wanted in (int, float) and not isinstance(value, bool):  # numpy's numbers, too
+    if wanted in (int, float) and not isinstance(value, bool):  # also accepts numpy numbers
         if isinstance(value, Integral):
             value = wanted(value)
         elif wanted is float and isinstance(value, Real):
@@ -291,7 +291,7 @@ def _fit(wanted: Any, allowed: Range, name: str, value: Any) -> Any:
     if wanted in _WORDS and type(value) is not wanted:
         raise _Unfit(f"{_WORDS[wanted]}; got {value!r}.")
     if isinstance(wanted, type) and not isinstance(value, wanted):
-        raise _Unfit(f"of the class {wanted.__name__}; got {value!r}.")
+        raise _Unfit(f"an instance of {wanted.__name__}; got {value!r}.")
     if wanted in (int, float) and value not in allowed:
         raise _Unfit(f"{allowed}; got {value!r}.")
     return value
@@ -308,9 +308,10 @@ def _fit_row(inner: tuple[Any, ...], allowed: Range, name: str, value: Any) -> t
     except _Unfit:
         example = ", ".join([str(inner[0](1))] * 2) if inner[0] in (int, float) else "…"
         raise _Unfit(
-            f"a row of {'' if inner[-1] is ... else f'{len(inner)} '}"
-            f"{_ROWS.get(inner[0], 'values')}, such as {name}=({example}); got {value!r}."
+            "a tuple of "
+            f"{'' if inner[-1] is ... else f'{len(inner)} '}{_ROWS.get(inner[0], 'values')}, such "
+            f"as {name}=({example}); got {value!r}."
         ) from None
     if not all(item in allowed for item in row if isinstance(item, int | float)):
-        raise _Unfit(f"a row of numbers, each {allowed}; got {value!r}.")
+        raise _Unfit(f"a tuple of numbers, each {allowed}; got {value!r}.")
     return row

@@ -1,4 +1,4 @@
-"""What watchers see: a unit's state for some images, and what was kept of a whole group."""
+"""What watchers see: a unit's state for some images, and the rows kept of a whole group."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Sight:
-    """One unit's state for some images, as it passes; half precision is seen as float32.
+    """One unit's state for some images during a pass; half precision is converted to float32.
 
-    Memory may force the images through the network in parts: the state is then put together here,
-    and only of what is asked for.
+    The images may go through the network in parts to save memory. The state is then concatenated
+    here, but only as far as it is requested.
     """
 
     states: tuple[State, ...]
     """The state of each part, in the order of the images."""
     indices: tuple[int, ...]
-    """Which images of the split these are."""
+    """The indices of the images in the split."""
     labels: Tensor | None = None
-    """(N,) in the model's own classes, where the watcher needs labels."""
+    """(N,) in the model's own classes, if the watcher needs labels."""
     subject: str = ""
-    """Whose state it is: empty for the subject itself, else the name of a further one."""
+    """The subject of the state: empty for the main subject, else the name of a further one."""
     number: int = 0
-    """Of the pass, where the network draws at test time."""
+    """The index of the pass, if the network is random at test time."""
 
     @property
     def unit(self) -> Unit:
-        """The unit that the state comes out of."""
+        """The unit whose output the state is."""
         return self.states[0].unit
 
     @cached_property
@@ -47,13 +47,13 @@ class Sight:
 
     @cached_property
     def prefix(self) -> Tensor | None:
-        """Class, distillation and register tokens (N, k, C); None where there are none."""
+        """Class, distillation and register tokens (N, k, C); None if there are none."""
         tokens = [state.prefix for state in self.states]
         return None if tokens[0] is None else _joined([t for t in tokens if t is not None])
 
     @cached_property
     def raw(self) -> Tensor:
-        """The state as the model stores it; images are along the dimension the model chose."""
+        """The state as the model stores it; the batch dimension is the model's own."""
         first = self.states[0]
         if len(self.states) == 1 or first.lens is None:
             return _joined([state.raw for state in self.states])
@@ -61,7 +61,7 @@ class Sight:
 
     @cached_property
     def features(self) -> Tensor:
-        """All that the state holds of each image, as one row (N, D)."""
+        """The complete state of each image, as one row (N, D)."""
         if self.states[0].lens is None:
             return self.raw.flatten(1)
         rows = self.maps.flatten(1)
@@ -72,12 +72,12 @@ class Sight:
         return torch.cat([self.prefix.flatten(1), rows], 1)
 
     def tap(self, name: str) -> tuple[Tensor, ...]:
-        """What the unit holds inside, by the name of the tap; the images come first.
+        """Intermediate values inside the unit, by the name of the tap; images are the first axis.
 
         ``queries``, ``keys``, ``values`` (N, windows, heads, positions, channels) and ``weights``
         (N, windows, heads, queries, keys), one entry per attention in the unit; ``branch``: what a
-        residual unit adds to its input, as maps (N, C, H, W), one entry. Empty where the unit has
-        no such thing.
+        residual unit adds to its input, as maps (N, C, H, W), one entry. Empty if the unit has no
+        such values.
         """
         found = [state.taps.get(name, ()) for state in self.states]
         return tuple(_joined(list(parts)) for parts in zip(*found, strict=True))
@@ -85,18 +85,18 @@ class Sight:
 
 @dataclass(frozen=True)
 class Group:
-    """What a watcher has kept of a fixed group of images, of all units together."""
+    """The rows that a watcher has kept of a fixed group of images, for all units together."""
 
     anatomy: Anatomy
     rows: Mapping[str, Any]
-    """By unit: an array, or arrays by name, as ``watch`` gave them."""
+    """By unit: an array, or arrays by name, as ``watch`` returned them."""
     indices: tuple[int, ...]
     """The images of the group that could be read; the others are missing, not replaced."""
     labels: np.ndarray | None = None
     number: int = 0
-    """Of the pass, where the network draws at test time."""
+    """The index of the pass, if the network is random at test time."""
     others: Mapping[str, Group] = field(default_factory=dict)
-    """The same of further subjects, by the names under which the watcher asked for them."""
+    """The same for further subjects, by the names that the watcher uses for them."""
 
 
 def _joined(parts: list[Tensor]) -> Tensor:

@@ -2,7 +2,7 @@
 
 ===================================  =============================================================
 ``resnet50``                         a name alone
-``torchvision:resnet50``             a name may hold colons: options begin at the first ``:key=``
+``torchvision:resnet50``             a name may contain colons; options start at the first ``:key=``
 ``hessian:k=10,blocks=stage``        options; values are Python literals, anything else is text
 ``swin:window=(7, 7)``               brackets protect the commas inside them
 ``similarity:other=[vit:depth=2]``   text in square brackets is a nested name, without the brackets
@@ -28,11 +28,11 @@ _PAIRS = {"(": ")", "[": "]", "{": "}"}
 _OPTION = re.compile(r"\s*[^\W\d]\w*\s*=")
 _LABEL = re.compile(r"([A-Za-z0-9_.-]+)=(?=[^=\s])")
 _BEFORE_QUOTE = set("=,:([{ \t")
-"""A quotation mark opens a quote behind one of these; elsewhere it is an apostrophe."""
+"""A quotation mark after one of these opens a quote; elsewhere it is an apostrophe."""
 
 
 class MalformedSpecification(RetinoscopeError, ValueError):
-    """A string is not of the form ``name:key=value,key=value``."""
+    """A string does not have the form ``name:key=value,key=value``."""
 
 
 @dataclass(frozen=True)
@@ -54,12 +54,13 @@ options={'img_size': 32, 'window': (2, 2), 'pool': 'avg'})
 
     @classmethod
     def parse(cls, text: str, *, colons: bool = True) -> Specification:
-        """Read what :meth:`__str__` writes, or what a person types.
+        """Parse the output of :meth:`__str__`, or text that a user typed.
 
         Args:
-            text: ``name`` or ``name:key=value,key=value``; the path of an existing file is a name
-                whatever characters it holds.
-            colons: Whether names of this kind may hold colons; if not, options must follow one.
+            text: ``name`` or ``name:key=value,key=value``; the path of an existing file is a name,
+                whatever characters it contains.
+            colons: Whether names of this kind may contain colons; if not, a colon starts the
+                options.
         """
         file = _existing(text) if colons else ""
         name, tail = _split_name(text, len(file))
@@ -78,10 +79,10 @@ options={'img_size': 32, 'window': (2, 2), 'pool': 'avg'})
 
 
 def split_label(text: str) -> tuple[str | None, str]:
-    """The label in front of a model's name, and the name; None where there is no label.
+    """Split an optional label from a model's name; the label is None if there is none.
 
-    A label consists of letters, digits, ``_``, ``.`` and ``-``. A file whose name looks like one
-    with a label is that file.
+    A label consists of letters, digits, ``_``, ``.`` and ``-``. If the whole text is the path of an
+    existing file, it is not split.
 
     Example:
         >>> split_label("mine=resnet50:num_classes=10")
@@ -147,7 +148,7 @@ def _last(path: str, folders: int) -> str:
 
 
 def _existing(text: str) -> str:
-    """The longest part of the text, up to a colon or its end, that is the path of a file."""
+    """The longest prefix of the text, up to a colon or its end, that is the path of a file."""
     ends = [len(text), *(i for i in range(len(text) - 1, 0, -1) if text[i] == ":")]
     return next((text[:end] for end in ends if text[:end] and os.path.exists(text[:end])), "")
 
@@ -172,7 +173,7 @@ def _split_name(text: str, known: int = 0) -> tuple[str, str]:
 
 
 def _outside(text: str, start: int = 0) -> Iterator[tuple[int, str]]:
-    """The characters that stand in no bracket and no quote, with their indices."""
+    """The characters outside brackets and quotes, with their indices."""
     closing: list[str] = []
     at = start
     while at < len(text):
@@ -185,25 +186,25 @@ def _outside(text: str, start: int = 0) -> Iterator[tuple[int, str]]:
         elif character in _PAIRS.values():
             if not closing or closing.pop() != character:
                 raise MalformedSpecification(
-                    f"{character!r} in {text!r} closes no bracket. Put text with odd brackets in "
-                    "quotes: key='…'"
+                    f"{character!r} in {text!r} closes no open bracket. Put text with unbalanced "
+                    "brackets in quotes: key='…'"
                 )
         elif not closing:
             yield at, character
         at += 1
     if closing:
         raise MalformedSpecification(
-            f"{text!r} lacks {closing[-1]!r}. Put text with odd brackets in quotes: key='…'"
+            f"{text!r} lacks {closing[-1]!r}. Put text with unbalanced brackets in quotes: key='…'"
         )
 
 
 def _quote_end(text: str, start: int) -> int:
-    """The index behind the quote that opens at ``start``."""
+    """The index after the quote that opens at ``start``."""
     at = start + 1
     while at < len(text) and text[at] != text[start]:
         at += 2 if text[at] == "\\" else 1
     if at >= len(text):
-        raise MalformedSpecification(f"The quote {text[start:]!r} does not end.")
+        raise MalformedSpecification(f"The quote {text[start:]!r} is not closed.")
     return at + 1
 
 
@@ -211,15 +212,15 @@ def _unquoted(quoted: str, whole: str) -> str:
     try:
         return ast.literal_eval(quoted)
     except (ValueError, SyntaxError):
-        raise MalformedSpecification(f"{quoted} in {whole!r} is no text in quotes.") from None
+        raise MalformedSpecification(f"{quoted} in {whole!r} is not a quoted text.") from None
 
 
 def _enclosed(text: str) -> bool:
-    """Whether one pair of square brackets holds the whole text."""
+    """Whether one pair of square brackets encloses the whole text."""
     if not text.startswith("[") or not text.endswith("]"):
         return False
     try:
-        # All within the first bracket, up to the last character.
+        # Everything is inside the first bracket, up to the last character.
         list(_outside(text[1:-1]))
     except MalformedSpecification:
         return False
@@ -261,7 +262,7 @@ def _read(value: str) -> Any:
 
 
 def _write(value: Any) -> str:
-    """The plainest form that is read as this value again."""
+    """The simplest form that is parsed as this value."""
     if not isinstance(value, str):
         return repr(value)
     for form in (value, f"[{value}]"):

@@ -1,4 +1,4 @@
-"""What is studied: a model in eval mode, its anatomy, its images and its loss."""
+"""The subject of a measurement: a model in eval mode, its anatomy, its images and its loss."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 
 ASSUMED_AUGMENTATION = "augmentation of training images"
-"""How the entry of a protocol's list ``assumed`` begins that concerns augmented images alone."""
+"""The prefix of entries in a protocol's list ``assumed`` that concern only augmented images."""
 
 
 class SetAside(NamedTuple):
-    """An image that could not be read, and why."""
+    """An image that could not be read, with the reason."""
 
     image: str
     reason: str
@@ -34,21 +34,21 @@ class SetAside(NamedTuple):
 
 @dataclass(frozen=True)
 class Batch:
-    """Some images of a split in pixel space, with what is known about them."""
+    """Some images of a split in pixel space, with their indices and labels."""
 
     images: Tensor
     """(N, C, H, W) in [0, 1]; normalisation is the model's first step."""
     indices: tuple[int, ...]
     """Their indices in the split."""
     labels: Tensor | None = None
-    """(N,) in the model's own classes; None where there are none."""
+    """(N,) in the model's own classes; None if unknown."""
     targets: Tensor | None = None
-    """(N, K), where augmentation has made the labels soft."""
+    """(N, K), if augmentation has made the labels soft."""
     set_aside: tuple[SetAside, ...] = ()
-    """Images that were asked for and could not be read."""
+    """Images that were requested but could not be read."""
 
     def rows(self, which: slice) -> Batch:
-        """Some of its images; what was set aside is not told twice."""
+        """Some of its images; unreadable images are not repeated."""
         return Batch(
             self.images[which],
             self.indices[which],
@@ -58,92 +58,92 @@ class Batch:
 
 
 class Split(Protocol):
-    """A fixed, ordered list of images that repeats exactly."""
+    """A fixed, ordered list of images that is exactly reproducible."""
 
     @property
     def labelled(self) -> bool:
-        """Whether the labels are there, and in the model's own classes."""
+        """Whether labels exist in the model's own classes."""
         ...
 
     @property
     def unlabelled_because(self) -> str:
-        """Why they are not; empty if they are."""
+        """Why there are no labels; empty if there are."""
         ...
 
     @property
     def attributes(self) -> Mapping[str, np.ndarray]:
-        """Further facts about each image by name."""
+        """Further attributes of each image, by name."""
         ...
 
     @property
     def fingerprint(self) -> str:
-        """Changes when any image, label or preparation does."""
+        """A hash that changes with any image, label or preprocessing step."""
         ...
 
     @property
     def protocol(self) -> Mapping[str, Any]:
-        """What the images are and how they were prepared, as plain values."""
+        """A description of the images and their preprocessing, as plain values."""
         ...
 
     def __len__(self) -> int: ...
 
     def known(self) -> Split:
-        """The same without images of classes that the model does not know."""
+        """The same split without images of classes that the model does not know."""
         ...
 
     def viewed(self, view: View) -> Split:
-        """The same images, seen otherwise; ``NotApplicable`` where they cannot be."""
+        """The same images in another view; raises ``NotApplicable`` if that is impossible."""
         ...
 
     def names(self, indices: Sequence[int]) -> list[str]:
-        """What the images at these indices are called: files, or rows of a table."""
+        """The names of the images at these indices: files, or rows of a table."""
         ...
 
     def batches(self, indices: Sequence[int], size: int, workers: int = 0) -> Iterator[Batch]:
-        """The images at these indices, ``size`` at a time; the same for any number of workers."""
+        """The images at these indices, in batches of ``size``, for any number of workers."""
         ...
 
 
 class Origin(Protocol):
-    """Where a subject comes from, and so how further ones on the same images are loaded."""
+    """The origin of a subject, which can load further subjects on the same images."""
 
     def another(self, name: str) -> Subject:
-        """A second model, a member of an ensemble, a snapshot."""
+        """A second model, a member of an ensemble, or a snapshot."""
         ...
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A model with all that a probe may ask of it. Its batches repeat exactly."""
+    """A model with everything that a probe may need. Its batches are exactly reproducible."""
 
     name: str
     backbone: nn.Module
-    """The model as it was loaded; it takes normalised images."""
+    """The model as loaded; it takes normalised images."""
     model: nn.Module
-    """The same behind its normalisation: it takes images in [0, 1]."""
+    """The model preceded by its normalisation; it takes images in [0, 1]."""
     replay: Replay
-    """The same as a chain of units; it takes images in [0, 1] too."""
+    """The model as a chain of units; it takes images in [0, 1] too."""
     splits: Mapping[str, Split]
-    """By name, each with its images as they are; :meth:`split` gives other views."""
+    """By name, each with unchanged images; :meth:`split` gives other views."""
     weights: str
     """A tag, a file and its hash, or ``untrained, seed 0``."""
     state: str
     """A hash of the weights when the subject was loaded."""
     fingerprint: str
-    """Changes when architecture, weights, normalisation or precision do."""
+    """A hash that changes with architecture, weights, normalisation or precision."""
     weight_decay: float = 0.0
-    """As in training: probes of the loss add it, and report it apart."""
+    """As in training: probes of the loss add it, and report it separately."""
     seed: int = 0
     batch: int = 64
     workers: int = 0
     passes: int = 0
-    """Seeded passes that are made of a network that draws at test time; 0 for one that does not."""
+    """The number of seeded passes of a network that is random at test time; 0 if deterministic."""
     protocol: Mapping[str, Any] = field(default_factory=dict)
     """Facts for the reader: precision, device, versions."""
     origin: Origin | None = None
-    """From which another process rebuilds the subject, and others on the same images."""
+    """How another process can rebuild the subject and load others on the same images."""
     history: Path | None = None
-    """The folder of the training that its weights come from: its snapshots lie there."""
+    """The folder of the training that its weights come from, which contains its snapshots."""
 
     @property
     def anatomy(self) -> Anatomy:
@@ -151,13 +151,13 @@ class Subject:
         return self.replay.anatomy
 
     def split(self, needs: Needs) -> Split:
-        """The images a probe asks for; says what exists where they do not."""
+        """The images that a probe needs; if they do not exist, the error lists those that do."""
         if (kept := self.splits.get(needs.split)) is None:
             existing = ", ".join(self.splits) or "none"
             seen = (describe_view(needs.view) or {"view": ""})["view"]
             raise NotApplicable(
                 f"needs the split {needs.split!r}{f' {seen}' * bool(seen)}; the data have: "
-                f"{existing}. Put images into a folder {needs.split}/ with a folder per class"
+                f"{existing}. Put images into a folder {needs.split}/ with one folder per class"
             )
         found = kept.viewed(needs.view)
         if not needs.labels:
@@ -167,16 +167,16 @@ class Subject:
         return found.known()
 
     def assumptions(self, needs: Needs) -> list[str]:
-        """What was assumed about the images that a probe asks for beyond what all probes share."""
+        """Assumptions about the images of a probe, beyond those that all probes share."""
         assumed = self.protocol.get("assumed", ()) if needs.view == AUGMENTED else ()
         return [text for text in assumed if text.startswith(ASSUMED_AUGMENTATION)]
 
     def another(self, name: str) -> Subject:
-        """A further subject on the same images; probes ask their context, which keeps count."""
+        """A further subject on the same images. Probes use ``context.another`` instead."""
         if self.origin is None:
             raise RetinoscopeError(
-                f"The probe names another subject, {name!r}, but {self.name} does not know where "
-                "it comes from. Make it with load_subject(…, others={name: module})"
+                f"The probe needs another subject, {name!r}, but {self.name} has no origin to "
+                f"load it from. Pass it to load_subject(…, others={{name: module}})"
             )
         return self.origin.another(name)
 
@@ -191,10 +191,10 @@ class Subject:
         return cross_entropy(logits, target.to(logits.device, kind))
 
     def batch_loss(self, batch: Batch) -> Tensor:
-        """The mean loss of the model as it is now, without weight decay."""
+        """The mean loss of the model in its current state, without weight decay."""
         return self.loss(self.model(self.to_device(batch.images)), batch)
 
     def to_device(self, images: Tensor) -> Tensor:
-        """The images where the model is, in the precision it works in."""
+        """The images on the model's device, in its precision."""
         like: torch.Tensor | None = next(self.model.parameters(), None)
         return images if like is None else images.to(like.device, like.dtype)

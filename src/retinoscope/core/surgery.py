@@ -1,4 +1,4 @@
-"""A change of any model, as settings that can be written down and compared."""
+"""A change that can be applied to any model, as settings that can be written down and compared."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ class Surgery(Protocol):
     """A frozen dataclass whose fields are its settings."""
 
     def operate(self, model: nn.Module, anatomy: Anatomy) -> nn.Module:
-        """A changed copy; ``model`` itself is left untouched.
+        """A changed copy; ``model`` itself is not modified.
 
-        ``anatomy`` is that of ``model``, or a part of it (``anatomy.where(stage=3)``): only units
-        that it holds are operated on. New parameters are drawn from torch's global generator, as
-        those of any module are.
+        ``anatomy`` is that of ``model``, or a part of it (``anatomy.where(stage=3)``): only the
+        units in it are changed. New parameters are initialised from torch's global generator, like
+        those of any module.
         """
         ...

@@ -1,4 +1,4 @@
-"""What a backbone is made of: kinds, grids and units, as plain data."""
+"""The parts of a backbone: kinds, grids and units, as plain data."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Layout = Literal["NCHW", "NHWC", "tokens", "windows"]
 
 
 class Kind(StrEnum):
-    """What a unit does to the maps that pass through it."""
+    """What a unit does to the feature maps that pass through it."""
 
     STEM = "stem"
     CONV = "conv"
@@ -25,10 +25,10 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Grid:
-    """How a state is seen as maps of ``height`` × ``width`` positions, ``prefix`` tokens apart.
+    """How to view a state as maps of ``height`` × ``width`` positions, without ``prefix`` tokens.
 
-    ``layout`` says how the model itself stores it: ``windows`` is any storage in which the
-    positions are spread over several dimensions, such as Swin's or MobileViT's partitions.
+    ``layout`` is the storage format of the model: ``windows`` is any format in which positions are
+    spread over several dimensions, such as the partitions of Swin or MobileViT.
     """
 
     layout: Layout
@@ -47,29 +47,29 @@ class Grid:
 
 @dataclass(frozen=True)
 class Unit:
-    """One unit of a backbone: a name and numbers, never a module or a graph node."""
+    """One unit of a backbone: names and numbers, never a module or a graph node."""
 
     name: str
-    """Unique; the deepest module path common to what decides the kind."""
+    """Unique; the longest common module path of the operations that determine the kind."""
     kind: Kind
     stage: int | None
-    """From 1, raised where the resolution changes; None for stem and head."""
+    """Starts at 1 and increases where the resolution changes; None for stem and head."""
     depth: int
-    """Place in the chain of units; the stem is 0. An inner unit's place in its own chain."""
+    """Index in the chain of units; the stem is 0. For an inner unit, the index in its own chain."""
     residual: bool
     """Whether its input is also an operand of its output, so that it can be removed."""
     subsamples: bool
     """Whether its output has fewer positions than its input."""
     grid: Grid | None
-    """How its output is seen as maps; None where it has no positions."""
+    """How to view its output as maps; None if it has no positions."""
     channels: int
     parameters: int
-    """Learned numbers used here; a tensor shared by several units counts where it is used first."""
+    """Number of learned parameters; a tensor shared by several units counts at its first use."""
     flops: int
-    """Of one image; a multiplication and an addition are two."""
+    """FLOPs per image; a multiply-add counts as two."""
     module: str | None = None
-    """Path of the module whose output is the branch, or None; what surgery operates on."""
+    """Path of the module whose output is the branch, or None; surgeries replace this module."""
     inner: tuple[Unit, ...] = ()
-    """The residual units that its branch is made of, if it is."""
+    """The residual units inside its branch, if there are any."""
     note: str = ""
-    """What was merged into this unit, and why, where the graph cannot tell it apart."""
+    """What was merged into this unit, and why, if the graph cannot separate it."""

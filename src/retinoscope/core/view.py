@@ -1,9 +1,9 @@
-"""How a split is seen: clean, augmented as in training, corrupted, noised, occluded.
+"""Views of a split: clean, augmented as in training, corrupted, noised, occluded.
 
-A view is a frozen dataclass: its fields describe it completely and are part of the key of what is
-measured. It works in pixel space, on the image as the model gets it before normalisation, and maps
-image and label together. What it draws depends on its seed and the image alone, so the pixels are
-the same for any batch, order, number of workers and machine.
+A view is a frozen dataclass: its fields describe it completely and are part of the key of a
+measurement. It works in pixel space, on the model's input before normalisation, and maps image and
+label together. Its random numbers depend only on its seed and the image, so the pixels are the same
+for any batch, order, number of workers and machine.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ Label = TypeVar("Label", int, "np.ndarray")
 
 @dataclass(frozen=True)
 class Clean:
-    """The images as they are."""
+    """The unchanged images."""
 
 
 @dataclass(frozen=True)
 class Augmented:
-    """As in training: augmented, perhaps with soft targets. Training splits know how."""
+    """Augmented as in training, possibly with soft targets. Training splits define how."""
 
 
 @runtime_checkable
@@ -34,16 +34,17 @@ class PixelView(Protocol):
 
     @property
     def seed(self) -> int:
-        """Seed of what is drawn at random, from 0 to 2³² − 1."""
+        """Seed of the random numbers, from 0 to 2³² − 1."""
         ...
 
     def see(
         self, image: np.ndarray, label: Label, draw: np.random.Generator
     ) -> tuple[np.ndarray, Label]:
-        """The image (H, W, C), float32 in [0, 1], and its label as they are seen.
+        """The changed image (H, W, C), float32 in [0, 1], and its label.
 
-        ``draw`` depends on ``seed`` and the image alone; nothing else may be drawn from. A view
-        that comes to give other pixels for the same fields raises its class constant ``schema``.
+        ``draw`` is a generator that depends only on ``seed`` and the image; no other source of
+        random numbers may be used. If the same fields come to give different pixels, increase the
+        class constant ``schema``.
         """
         ...
 
@@ -64,11 +65,13 @@ def describe_view(view: View) -> dict[str, Any] | None:
     if view == CLEAN:
         return None
     if not is_dataclass(view):
-        raise TypeError(f"A view is a frozen dataclass, so that its fields describe it: {view!r}.")
+        raise TypeError(
+            f"A view must be a frozen dataclass, so that its fields describe it: {view!r}."
+        )
     kind = type(view)
     values = {f.name: getattr(view, f.name) for f in fields(view)}
     described: dict[str, Any] = {"view": kind.__name__.lower(), **values}
-    if not kind.__module__.startswith("retinoscope."):  # views of one name are not one view
+    if not kind.__module__.startswith("retinoscope."):  # distinguishes views with the same name
         described["of"] = f"{kind.__module__}.{kind.__qualname__}"
     if (schema := getattr(kind, "schema", 1)) != 1:
         described["schema"] = schema

@@ -1,4 +1,4 @@
-"""How numbers, counts, intervals and durations are written: on axes, in sentences, in logs."""
+"""Formats numbers, counts, intervals and durations for axes, sentences and logs."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 _LISTED = 6
-"""How many names of a list are written out."""
+"""The number of names of a list that are written out."""
 
 
 def number(value: float, digits: int = 4, signed: bool = False) -> str:
-    """A number with that many significant digits; a dash for what is not finite.
+    """A number with the given number of significant digits; a dash if it is not finite.
 
     Example:
         >>> number(-1.23456), number(0.5, signed=True), number(float("nan"))
@@ -23,7 +23,7 @@ def number(value: float, digits: int = 4, signed: bool = False) -> str:
 
 
 def plus_minus(error: float) -> str:
-    """A standard error, as it follows a number; nothing where it is not known.
+    """A standard error, to be appended to a number; empty if unknown.
 
     Example:
         >>> plus_minus(0.25), plus_minus(float("nan"))
@@ -33,7 +33,7 @@ def plus_minus(error: float) -> str:
 
 
 def axis_number(value: float) -> str:
-    """A value beside an axis; large ones as powers of ten, so that they fit.
+    """An axis label; large values as powers of ten, so that they fit.
 
     Example:
         >>> axis_number(-1.5), axis_number(2.5e7), axis_number(1e-7)
@@ -44,7 +44,7 @@ def axis_number(value: float) -> str:
 
 
 def percent(share: float) -> str:
-    """A share as a percentage.
+    """A fraction as a percentage.
 
     Example:
         >>> percent(0.125)
@@ -54,7 +54,7 @@ def percent(share: float) -> str:
 
 
 def count(n: int, noun: str, ending: str = "s") -> str:
-    """A number of things.
+    """A count with its noun in singular or plural.
 
     Example:
         >>> count(1, "batch", "es"), count(1200, "batch", "es")
@@ -64,7 +64,7 @@ def count(n: int, noun: str, ending: str = "s") -> str:
 
 
 def interval(ends: Sequence[float] | None, write: Callable[[float], str] = number) -> str:
-    """A 95 % interval, as it follows a number; nothing where there is none.
+    """A 95 % interval, to be appended to a number; empty if there is none.
 
     Example:
         >>> interval((0.1, 0.4), percent)
@@ -84,7 +84,7 @@ def weight_decay_words(decay: float) -> str:
 
 
 def nll_words(nll: float) -> str:
-    """A mean negative log-likelihood beside what was measured at the same weights.
+    """A mean negative log-likelihood in words.
 
     Example:
         >>> nll_words(2.3126)
@@ -94,24 +94,24 @@ def nll_words(nll: float) -> str:
 
 
 def assumed_words(model: str, assumed: Sequence[str]) -> str:
-    """One line on what was assumed about a model's images, and how to set it.
+    """One line about assumptions on a model's images, and how to set them.
 
     Example:
         >>> assumed_words("net.py:build", ["size 32×32 (read from the network)"])
-        'net.py:build does not say how it wants its images. Taken: size 32×32 (read from the \
-network). To set it: --size (in Python size=…)'
+        'net.py:build does not specify its image preprocessing. Assumed: size 32×32 (read from the \
+    network). To change it: --size (in Python size=…)'
     """
     names = [name for name in ("size", "mean", "std") if any(name in one for one in assumed)]
     flags = ", ".join(f"--{name}" for name in names)
     words = ", ".join(f"{name}=…" for name in names)
     return (
-        f"{model} does not say how it wants its images. Taken: {'; '.join(assumed)}. To set it: "
-        f"{flags} (in Python {words})"
+        f"{model} does not specify its image preprocessing. Assumed: {'; '.join(assumed)}. To "
+        f"change it: {flags} (in Python {words})"
     )
 
 
 def listed(names: Sequence[str]) -> str:
-    """The first names of a list, and how many more there are.
+    """The first names of a list, and the number of remaining ones.
 
     Example:
         >>> listed("abcdefgh")
@@ -122,7 +122,7 @@ def listed(names: Sequence[str]) -> str:
 
 
 def shortened(name: str, most: int) -> str:
-    """A name of about ``most`` characters at most; names differ most at their ends.
+    """A name shortened to about ``most`` characters; its end is kept, where names differ most.
 
     Example:
         >>> shortened("stages.0.blocks.11.attn", 12)
@@ -133,7 +133,7 @@ def shortened(name: str, most: int) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A time in its two largest units.
+    """A duration in its two largest units.
 
     Example:
         >>> duration(0.34), duration(42), duration(150), duration(7500), duration(200_000)
