@@ -51,7 +51,7 @@ def test_marks_that_are_damaged_or_of_another_layout_are_refused(tmp_path):
     mark = tmp_path / "mark"
     mark.write_text('{"kind": 1, "more": 2}')
     assert read_mark(tmp_path, "mark", "kind", 1) == {"more": 2}
-    with pytest.raises(RunFolderError, match="its layout is 1, this version's 2"):
+    with pytest.raises(RunFolderError, match="layout 1; this version uses 2"):
         read_mark(tmp_path, "mark", "kind", 2)
     mark.write_text("{")
     with pytest.raises(RunFolderError, match="is damaged"):

@@ -74,12 +74,12 @@ def test_known_accuracy_nll_and_errors():
     np.testing.assert_array_equal(found.prediction, np.arange(40) % 2)
     np.testing.assert_allclose(found.confidence, 0.75, rtol=1e-6)
     assert found.selective[-1] == found.accuracy
-    assert found.findings() == ["75 % ± 6.9 of 40 images right, NLL 0.562 ± 0.076"]
+    assert found.findings() == ["75 % ± 6.9 accuracy on 40 images, NLL 0.562 ± 0.076"]
 
 
 def test_says_where_guessing_would_do_as_well():
     found = retinoscope.measure(Accuracy(), load_subject(TINY, "cues", images=60))
-    assert "guessing among 10 classes would be right as often" in found.findings()[1]
+    assert "guessing among 10 classes would be as accurate" in found.findings()[1]
 
 
 @torch.no_grad()
@@ -128,7 +128,7 @@ def test_passes_of_a_network_that_draws_are_averaged_as_probabilities():
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
-        (dict(images=1), "needs 2 or more labelled test images .* there is 1"),
+        (dict(images=1), "needs at least 2 labelled test images .* there is 1"),
         (dict(name="seven", images=None), "no classifier: its output is 7 features"),
     ],
 )

@@ -302,9 +302,9 @@ def test_blocks_by_unit_and_stage_hold_all_parameters():
     [
         ({"k": 0}, "k is 1 or more"),
         ({"batch": 1}, "batch is 2 or more; got 1"),
-        ({"products": 5}, "products is larger than k"),
+        ({"products": 5}, "products must be larger than k"),
         ({"tolerance": 0.0}, "tolerance is above 0"),
-        ({"steps": 300}, "steps is from 0 to products"),
+        ({"steps": 300}, "steps must be between 0 and products"),
         ({"weight_decay": -0.1}, "weight_decay is 0 or more"),
     ],
 )

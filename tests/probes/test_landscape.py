@@ -224,12 +224,12 @@ def test_lost_rows_are_done_again_and_nothing_else(tmp_path):
 
 def test_bad_input_is_told_in_words(tiny):
     for asked, said in (
-        ({"points": 4}, "points is odd"),
+        ({"points": 4}, "points must be odd"),
         ({"dimensions": 3}, "dimensions is from 1 to 2"),
         ({"radius": 0.0}, "radius is above 0"),
         ({"weight_decay": -0.1}, "weight_decay is 0 or more"),
         ({"second_target": "x"}, "second_target needs target"),
-        ({"target": "x", "directions": "eigenvectors"}, "exclude each other"),
+        ({"target": "x", "directions": "eigenvectors"}, "cannot be combined"),
     ):
         with pytest.raises(ValueError, match=said):
             Landscape(**asked)

@@ -256,7 +256,7 @@ def test_a_training_that_has_not_ended_is_told(tmp_path):
     subject = load_subject(TINY, "cues", weights=weights, images=4)
     probe = Trajectory()
     outcome = perform(Task(Alone(probe), probe.pieces(subject)[0]), subject)
-    assert outcome.notices == ("there is no snapshot of the end: epoch-0010 stands for it",)
+    assert outcome.notices == ("the final snapshot is missing: epoch-0010 is used instead",)
 
 
 def test_settings_that_make_no_sense():

@@ -196,7 +196,7 @@ def test_who_has_nothing_to_draw_is_named():
     nothing = np.array([])
     convex = replace(hessian(), negative=nothing, negative_at=nothing, nep=0.0)
     page = render(Collected([subject("<one>", hessian()), subject("<two>", convex)]))
-    title = "Negative eigenvalues of mini-batches: the area is how far from convex"
+    title = "Negative eigenvalues of mini-batches: the larger the area, the further from convex"
     row = page.split(f"<h3>{title}</h3>")[1].split("<h3>")[0]
     assert row.count("<figcaption>") == 1
     assert "Nothing to draw here for <bdi>&lt;two&gt;</bdi>." in row
@@ -217,18 +217,18 @@ def test_words_say_what_the_numbers_are():
         "negative (NEP, 95 % interval 10 % to 40 %), at an NLL of 0.5",
         "the positive ones are 10 on average (APE, 95 % interval 8 to 12), at an NLL of 0.5",
         "found: 40 eigenvalues of 8 mini-batches, from ",
-        ", by 4,200 products of Hessian and vector, at an NLL of 0.5",
+        ", with 4,200 Hessian-vector products, at an NLL of 0.5",
         "trace of the NLL's Hessian is 125 ± 10 (standard error), at an NLL of 0.5",
         "weight decay 0.0001 is part of the loss",
-        "1 tensor without a gradient took no part: pos_embed",
-        "3 of the eigenvalues had not converged",
+        "1 tensor without a gradient omitted: pos_embed",
+        "3 of the eigenvalues did not converge",
     ):
         assert words in said
     quiet = replace(
         hessian(), left_out=(), unfinished=0, ape=None, ape_interval=None, weight_decay=0.0
     )
     said = " ".join(quiet.findings())
-    assert "there is no mean of positive ones (APE)" in said
+    assert "their mean (APE) is not defined" in said
     assert "without weight decay" in said
     assert "converged" not in said
     assert "without a gradient" not in said
@@ -240,7 +240,7 @@ def test_words_of_landscapes_and_paths():
     said = " ".join(landscape().findings())
     for words in (
         "the NLL at the weights themselves is 0.3, the accuracy 91 %",
-        "1 of 121 cells have a loss that is no finite number",
+        "1 of 121 cells have a loss that is not finite",
         "direction d: random; direction e: random, orthogonal to d",
         "1,200 parameters move, 2 tensors stay as they are: norm.weight, norm.bias",
     ):
@@ -248,10 +248,10 @@ def test_words_of_landscapes_and_paths():
     assert "finite in all 121 cells" in " ".join(replace(landscape(), not_finite=0).findings())
     said = " ".join(trajectory().findings())
     for words in (
-        "the plane holds 87.5 % of how the weights vary over 6 snapshots (75 % and 12.5 %)",
-        "the path is 6 long, and 3 from its first point to its last (straightness 0.5",
-        "its turns add up to 180°",
-        "it leads from an NLL of 2.4 to an NLL of 0.1",
+        "the plane explains 87.5 % of the variance of the weights over 6 snapshots (75 % and 12.5 %)",
+        "the path is 6 long; the distance from its first to its last point is 3 (straightness 0.5",
+        "its turning angles add up to 180°",
+        "the NLL changes from 2.4 to 0.1",
     ):
         assert words in said
     assert trajectory(1).findings() == ["the weights do not move over 1 snapshot, at an NLL of 2.4"]

@@ -129,14 +129,14 @@ def test_a_broken_pool_ends_with_advice(tiny, tmp_path, monkeypatch):
             raise BrokenProcessPool("a process died")
 
     monkeypatch.setattr(processes, "ProcessPoolExecutor", Broken)
-    with pytest.raises(RetinoscopeError, match=r"A worker process died.*What was finished is kept"):
+    with pytest.raises(RetinoscopeError, match=r"A worker process died.*Finished pieces are kept"):
         Run(tmp_path, engine=InProcesses(2)).measure(Variance(), tiny(images=9))
 
 
 def test_engines_by_option():
     assert type(choose_engine()).__name__ == "Here"
     assert choose_engine(3) == InProcesses(3)
-    with pytest.raises(WrongInput, match="1 or more; got 0"):
+    with pytest.raises(WrongInput, match="at least 1; got 0"):
         choose_engine(0)
 
 

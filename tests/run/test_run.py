@@ -236,7 +236,7 @@ def test_a_network_without_maps_is_not_applicable(tmp_path):
 
 
 def test_what_is_no_probe_is_told_what_it_lacks(tiny, tmp_path):
-    with pytest.raises(WrongInput, match=r"To be a Watcher it lacks result.*watch, gather"):
+    with pytest.raises(WrongInput, match=r"As a Watcher it lacks result.*watch, gather"):
         Run(tmp_path).measure(object(), tiny(images=3))
 
 

@@ -175,7 +175,9 @@ def test_a_group_that_cannot_be_read_at_all_costs_nobody_else(tmp_path, broken):
 
 def test_another_model_must_take_images_of_the_same_size():
     other = f"{HERE / 'tiny.py'}:build:img_size=8"
-    with pytest.raises(NotApplicable, match=r"which are 3×16×16; it takes 3×8×8.*img_size=16"):
+    with pytest.raises(
+        NotApplicable, match=r"which are 3×16×16, but .* expects 3×8×8.*img_size=16"
+    ):
         measure(Kinship(other), load_subject(VIT, "cues", images=8))
 
 

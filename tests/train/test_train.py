@@ -218,7 +218,7 @@ def test_folders_of_others_are_refused(quick, tmp_path):
     (tmp_path / "file").write_text("mine")
     with pytest.raises(RunFolderError, match="is a file, but a"):
         train_model(quick(), tmp_path / "file")
-    with pytest.raises(RunFolderError, match="holds other files"):
+    with pytest.raises(RunFolderError, match="contains other files"):
         train_model(quick(), tmp_path)
     run = tmp_path / "run"
     run.mkdir()

@@ -27,7 +27,7 @@ def test_advice_is_the_papers_where_variance_peaks_at_the_end_of_every_stage():
         advice = plan(anatomy, result(anatomy, rising), msas, True)
         assert advice.surgery.msa_per_stage == expected
         assert advice.surgery.grow == (expected[3] == 2)
-    assert advice.stages[0].reason.startswith("the first stage")
+    assert advice.stages[0].reason.startswith("it is the first stage")
     assert advice.stages[3].peak == "layer4.2"
 
 

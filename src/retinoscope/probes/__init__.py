@@ -1,4 +1,4 @@
-"""One analysis per file; the file's name is the probe's name. Nothing needs to be registered."""
+"""One analysis per file; the file's name is the probe's name. No registration is necessary."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def list_probes() -> list[str]:
 
 
 def get_probe(name: str) -> type[Any]:
-    """The class of a probe: the one that is called like its file, or one of your own.
+    """The class of a probe, either built in or from a file of your own.
 
     Args:
-        name: A name of :func:`list_probes`, or ``path/file.py:Class``. This runs the file.
+        name: A name of :func:`list_probes`, or ``path/file.py:Class``. The file is executed.
 
     Example:
         >>> get_probe("fourier").__name__
@@ -47,7 +47,7 @@ def get_probe(name: str) -> type[Any]:
     if name not in known:
         raise UnknownProbe(
             f"There is no probe {name!r}. {did_you_mean(name, known)}There are: "
-            f"{', '.join(known)}. One of your own: ./file.py:Class"
+            f"{', '.join(known)}. For a probe of your own: ./file.py:Class"
         )
     return class_of(__name__, name)
 
@@ -64,7 +64,7 @@ def parse_probe(text: str) -> Any:
 
 
 def write_probe(probe: Any) -> str:
-    """The same the other way round, with only those settings that differ from their defaults.
+    """The string form of a probe, with only the settings that differ from their defaults.
 
     Example:
         >>> write_probe(parse_probe("fourier:bands=9,axis=true"))

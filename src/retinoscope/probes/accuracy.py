@@ -1,10 +1,11 @@
-"""How often a network is right, and how sure it is of the right answer.
+"""Accuracy of a network, and its confidence in the correct class.
 
-Top-1 accuracy and negative log-likelihood (NLL) on labelled test images. Accuracy exposes wrong
-preprocessing at once; the NLL also counts confidence, and is the loss that the probes of curvature
-look at. The accuracy of the most confident images shows whether confidence means anything (Geifman
-& El-Yaniv, 2017, arXiv:1705.08500). For a network that draws at test time the probabilities of its
-passes are averaged first, as for MC dropout (Gal & Ghahramani, 2016, arXiv:1506.02142).
+Top-1 accuracy and negative log-likelihood (NLL) on labelled test images. A low accuracy reveals
+wrong preprocessing. The NLL also takes confidence into account, and is the loss that the curvature
+probes use. The accuracy of the most confident images shows whether confidence is informative
+(Geifman & El-Yaniv, 2017, arXiv:1705.08500). For a network that is random at test time, the
+probabilities of its passes are averaged first, as for MC dropout (Gal & Ghahramani, 2016,
+arXiv:1506.02142).
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _FEWEST = 2
-"""Images below which there is no standard error."""
+"""Minimum number of images for a standard error."""
 _SHARES = np.arange(1, 21) / 20
 _ARRAYS = ("index", "label", "prediction", "confidence", "image_nll")
 
@@ -35,9 +36,10 @@ _ARRAYS = ("index", "label", "prediction", "confidence", "image_nll")
 class AccuracyResult(Result):
     """``accuracy`` and ``nll`` are means over images; errors are standard errors over images.
 
-    The arrays have an entry per image, in the order of the split. Labels and predictions are
+    The arrays have one entry per image, in the order of the split. Labels and predictions are
     indices of the model's own classes; ``confidence`` is the probability of the prediction.
-    ``selective[k]`` is the accuracy of the share ``kept[k]`` of images with the highest confidence.
+    ``selective[k]`` is the accuracy of the fraction ``kept[k]`` of images with the highest
+    confidence.
     """
 
     probe: ClassVar[str] = "accuracy"
@@ -45,7 +47,7 @@ class AccuracyResult(Result):
 
     images: int
     classes: int
-    """Classes that the model tells apart."""
+    """Number of classes of the model."""
     accuracy: float
     accuracy_error: float
     nll: float
@@ -55,27 +57,27 @@ class AccuracyResult(Result):
     prediction: np.ndarray = axes("image", unit="class", figure=False)
     confidence: np.ndarray = axes("image", unit="probability", figure=False)
     image_nll: np.ndarray = axes("image", unit="NLL (nats)", figure=False)
-    kept: np.ndarray = axes("kept", unit="share of images, surest first", figure=False)
+    kept: np.ndarray = axes("kept", unit="fraction of images, most confident first", figure=False)
     selective: np.ndarray = axes(
         "kept", unit="accuracy", x="kept",
-        title="Accuracy of the images with the highest confidence, by the share that is kept",
+        title="Accuracy of the most confident images, by the fraction kept",
     )  # fmt: skip
 
     def findings(self) -> list[str]:
-        """Accuracy and NLL, and whether guessing would do as well."""
+        """Accuracy and NLL, and whether guessing would be as accurate."""
         said = [
-            f"{self.in_short()} of {wording.count(self.images, 'image')} right, NLL "
+            f"{self.in_short()} accuracy on {wording.count(self.images, 'image')}, NLL "
             f"{wording.number(self.nll, 3)} ± {wording.number(self.nll_error, 2)}"
         ]
         if self.accuracy - 2 * self.accuracy_error <= 1 / self.classes:
             said.append(
-                f"guessing among {self.classes:,} classes would be right as often: are the weights "
-                "trained, and do --size, --mean and --std fit them?"
+                f"guessing among {self.classes:,} classes would be as accurate: are the weights "
+                "trained, and do --size, --mean and --std match them?"
             )
         return said
 
     def in_short(self) -> str:
-        """The accuracy with its standard error, both in per cent.
+        """The accuracy with its standard error, both in percent.
 
         Example:
             >>> none = dict.fromkeys((*_ARRAYS, "kept", "selective"), np.empty(0))
@@ -93,22 +95,23 @@ class Accuracy:
 
     result: ClassVar[type[Result]] = AccuracyResult
     schema: ClassVar[int] = 1
-    question: ClassVar[str] = "How often is the model right, and how sure is it?"
+    question: ClassVar[str] = "How accurate is the model, and how confident?"
     reading: ClassVar[str] = (
-        "Accuracy is the share of test images whose label is the likeliest class. An accuracy far "
-        "below the published one usually means wrong preprocessing: compare size, mean and "
-        "standard deviation. The NLL also counts how much probability the right class gets: a "
-        "uniform guess among K classes has an NLL of ln K. The curve is the accuracy of the images "
-        "with the highest confidence alone: where it falls, the model knows what it does not know."
+        "Accuracy is the fraction of test images whose most likely class is correct. An accuracy "
+        "far below the published one usually means wrong preprocessing: compare size, mean and "
+        "standard deviation. The NLL also measures how much probability the correct class gets: a "
+        "uniform guess among K classes has an NLL of ln K. The curve shows the accuracy of only "
+        "the most confident images: if it falls from left to right, confidence tells which "
+        "predictions are reliable."
     )
 
     @property
     def needs(self) -> Needs:
-        """Labelled test images; every unit is seen, for logits are not spread over positions."""
+        """Labelled test images; all units are visited, because logits have no spatial positions."""
         return Needs(split="test", labels=True, maps=False)
 
     def watch(self, sight: Sight) -> dict[str, Tensor] | None:
-        """Probabilities (N, K) and their logarithms, in double precision; nothing of maps."""
+        """Probabilities (N, K) and their logarithms, in double precision; None for feature maps."""
         from torch.nn.functional import log_softmax
 
         grid = sight.unit.grid
@@ -118,17 +121,19 @@ class Accuracy:
         return {"probability": log.exp(), "log_probability": log}
 
     def gather(self, group: Group) -> Partial:
-        """Each image's label, prediction and NLL; the last unit's state holds the logits."""
+        """Each image's label, prediction and NLL; the last unit's state contains the logits."""
         if not group.indices:
             return {}
         rows = group.rows.get(group.anatomy.units[-1].name)
         if rows is None or group.labels is None:
-            raise NotApplicable("needs a row of logits per image; the model's output is none")
+            raise NotApplicable(
+                "needs one vector of logits per image; the model's output has another shape"
+            )
         images, labels = np.arange(len(group.labels)), group.labels
         probability = rows["probability"]
         right = probability[images, labels]
-        # Of a network that draws, both are means over passes, and the first is the right one. It
-        # may be too small for a double, where its logarithm is not.
+        # For a network that is random at test time, both are means over passes, and the first is
+        # the correct one. It may be too small for a double although its logarithm is not.
         with np.errstate(divide="ignore"):
             log = np.where(right > 1e-300, np.log(right), rows["log_probability"][images, labels])
         prediction = probability.argmax(1)
@@ -141,14 +146,14 @@ class Accuracy:
         }
 
     def combine(self, anatomy: Anatomy, partials: Sequence[Partial]) -> AccuracyResult:
-        """Means over all images, whatever the order of the partials."""
+        """Means over all images, independent of the order of the partials."""
         from retinoscope.numerics.running import Mean
 
         there = [partial for partial in partials if "index" in partial]
         images = sum(len(partial["index"]) for partial in there)
         if images < _FEWEST:
             raise NotApplicable(
-                f"needs {_FEWEST} or more labelled test images of classes that the model knows; "
+                f"needs at least {_FEWEST} labelled test images of classes that the model knows; "
                 f"there {'is' if images == 1 else 'are'} {images}"
             )
         every = {name: np.concatenate([partial[name] for partial in there]) for name in _ARRAYS}
@@ -157,8 +162,8 @@ class Accuracy:
         right, nll = Mean.of(every["label"] == every["prediction"]), Mean.of(every["image_nll"])
         if lost := int((~np.isfinite(every["image_nll"])).sum()):
             raise RetinoscopeError(
-                f"The logits of {lost} of {images} images are no finite numbers. Are the weights "
-                "whole, and do they fit --mean, --std and --precision?"
+                f"The logits of {lost} of {images} images are not finite. Are the weights "
+                "undamaged, and do they match --mean, --std and --precision?"
             )
         return AccuracyResult(
             images=images,
@@ -178,7 +183,7 @@ class Accuracy:
 
 
 def _selective(confidence: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """The accuracy of each share of the images, those with the highest confidence first.
+    """The accuracy of growing fractions of the images, the most confident first.
 
     Example:
         >>> _selective(np.array([0.9, 0.5]), np.array([True, False]))[[0, 9, 10, 19]]

@@ -1,6 +1,6 @@
-"""How much high frequency each unit lets through (Park & Kim, 2022, arXiv:2202.06709, figs 2a, 8).
+"""How each unit changes high frequencies (Park & Kim, 2022, arXiv:2202.06709, figs 2a, 8).
 
-The log amplitude of a unit's maps at each frequency, less that at frequency 0, averaged over
+The log amplitude of a unit's maps at each frequency, minus that at frequency 0, averaged over
 channels and images. A unit that lowers it at high frequencies is a low-pass filter; the paper finds
 that attention is one, and that convolutions and MLPs are the opposite.
 """
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
 @answer
 class FourierResult(Result):
-    """``log_amplitude[u, k]``: unit u at ``frequency[u, k]``, less the same unit at frequency 0.
+    """``log_amplitude[u, k]``: unit u at ``frequency[u, k]``, minus its value at frequency 0.
 
-    Units have as many frequencies as their maps allow; the rest of a row is NaN. A step is a unit's
-    curve less that of its input, at the same frequency in radians per pixel of each map (NaN where
-    the input's does not reach it); ``high_step`` is between the highest frequencies of both. Below
-    0 the unit is a low-pass filter. Errors are standard errors over images. Bins that are their own
-    mirror image are corrected unless ``mirror`` is ``paper``.
+    Each unit has as many frequencies as its maps allow; the rest of a row is NaN. A step is a
+    unit's curve minus that of its input, at the same frequency in radians per pixel of each map
+    (NaN if the input has no such frequency); ``high_step`` compares the highest frequencies of
+    both. If it is below 0, the unit is a low-pass filter. Errors are standard errors over images.
+    Bins that are their own mirror image are corrected unless ``mirror`` is ``paper``.
     """
 
     probe: ClassVar[str] = "fourier"
@@ -53,14 +53,14 @@ class FourierResult(Result):
     high_error: np.ndarray = axes("unit", unit="standard error", figure=False)
     high_step: np.ndarray = axes(
         "unit", unit="Δ log amplitude, output − input", error="high_step_error",
-        title="What each unit does to the highest frequency: below 0 it is a low-pass filter",
+        title="Change of the highest frequency by each unit: below 0 it is a low-pass filter",
         changes="the highest frequency",
         claim=Claim("Park & Kim (2022)", lowers=("attention",), raises=("conv", "mlp")),
     )  # fmt: skip
     high_step_error: np.ndarray = axes("unit", unit="standard error", figure=False)
     step: np.ndarray = axes(
         "unit", "frequency", unit="Δ log amplitude, output − input", x="frequency",
-        error="step_error", title="What each unit does to each frequency", figure=False,
+        error="step_error", title="Change of each frequency by each unit", figure=False,
     )  # fmt: skip
     step_error: np.ndarray = axes("unit", "frequency", unit="standard error", figure=False)
 
@@ -71,13 +71,13 @@ class Fourier:
 
     result: ClassVar[type[Result]] = FourierResult
     schema: ClassVar[int] = 2
-    question: ClassVar[str] = "Which units pass high frequencies on, and which smooth them away?"
+    question: ClassVar[str] = "Which units amplify high frequencies, and which suppress them?"
     reading: ClassVar[str] = (
-        "Curves that fall steeply belong to smooth maps. A unit whose point lies lower than the "
-        "one before it has removed high frequencies: it is a low-pass filter. Park & Kim (2022) "
-        "find that attention lowers the curve and that convolutions and MLPs raise it. White noise "
-        "is flat above frequency 0 on maps of any size. The paper's curves (mirror=paper) lie "
-        "½ ln 2 lower at π on even maps, and are the same elsewhere."
+        "A steeply falling curve means smooth feature maps. If a unit's point is lower than the "
+        "previous one, the unit has removed high frequencies: it is a low-pass filter. Park & Kim "
+        "(2022) find that attention lowers the curve and that convolutions and MLPs raise it. "
+        "White noise is flat above frequency 0 on maps of any size. The paper's curves "
+        "(mirror=paper) are ½ ln 2 lower at π on even maps and the same elsewhere."
     )
 
     direction: Literal["diagonal", "radial"] = setting(
@@ -91,15 +91,15 @@ class Fourier:
     )
     axis: Literal["true", "paper"] = setting(
         "true",
-        "True frequencies 2πk/H up to π; or as in the paper's code, which leaves out the highest "
-        "frequency of even maps and calls the next one π.",
+        "True frequencies 2πk/H up to π; or as in the paper's code, which omits the highest "
+        "frequency of even maps and labels the next one π.",
     )
 
     mirror: Literal["corrected", "paper"] = setting(
         "corrected",
-        "On even maps the bin at π is its own mirror image, so it is a real number, whose mean log "
-        "amplitude is ½ ln 2 lower than that of a complex one of equal power. Add that to it, or "
-        "leave it as it is in the paper. Steps between maps of equal size are the same either way.",
+        "On even maps the bin at π is its own mirror image, so it is a real number, whose mean "
+        "log amplitude is ½ ln 2 lower than that of a complex number of equal power. Correct for "
+        "it, or keep the paper's values. Steps between maps of equal size are the same either way.",
     )
 
     def __post_init__(self) -> None:
@@ -111,7 +111,7 @@ class Fourier:
         return Needs()
 
     def watch(self, sight: Sight) -> Tensor:
-        """Each image's curve (N, K), less its value at frequency 0."""
+        """Each image's curve (N, K), minus its value at frequency 0."""
         from retinoscope.numerics.fourier import log_amplitudes, mirror_correction
 
         log = log_amplitudes(sight.maps, self.direction)
@@ -121,7 +121,7 @@ class Fourier:
         return log - log[:, :1]
 
     def gather(self, group: Group) -> Partial:
-        """Means over the images of a group: of each unit's curve, and of its step."""
+        """The means of each unit's curve and step over the images of a group."""
         from retinoscope.numerics.running import Mean
 
         partial: dict[str, Any] = {}
@@ -165,7 +165,7 @@ class Fourier:
         )
 
     def _frequencies(self, unit: Unit) -> np.ndarray:
-        """Of a unit's curve, in radians per pixel."""
+        """The frequencies of a unit's curve, in radians per pixel."""
         from retinoscope.numerics.fourier import frequencies
 
         own = self._own(unit)
@@ -184,7 +184,7 @@ class Fourier:
         return np.linspace(0, np.pi, kept) if kept > 1 else np.zeros(1)
 
     def _curves(self, unit: Unit, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The frequencies and the curves of each image at them."""
+        """The frequencies, and each image's curve at them."""
         own = self._own(unit)
         rows = rows[:, : len(own)]
         if self.bands is None:
@@ -211,11 +211,11 @@ def _interpolated(at: np.ndarray, frequency: np.ndarray, curves: np.ndarray) -> 
 
 
 def _highest(curves: np.ndarray) -> np.ndarray:
-    """Of each image's curve, the value at the highest frequency that is known."""
+    """The value of each image's curve at its highest known frequency."""
     return curves[:, _top(curves)]
 
 
 def _top(curves: np.ndarray) -> int:
-    """The last index at which any of the curves (…, K) is a number."""
+    """The last index at which any of the curves (…, K) is not NaN."""
     known = np.flatnonzero(np.isfinite(np.atleast_2d(curves)).any(0))
     return int(known[-1]) if known.size else 0

@@ -1,10 +1,11 @@
 """The curvature of the loss on mini-batches (Park & Kim, 2022, arXiv:2202.06709, figs 1c, 4).
 
-The paper's algorithm 1: of each mini-batch of training images, augmented as in training, the
-eigenvalues of largest magnitude of the Hessian of negative log-likelihood plus weight decay. Taken
-together, their negative share (NEP) says how far from convex the loss is, and the mean of the
-positive ones (APE) how sharp. The paper iterates powers as PyHessian does (Yao et al., 2020,
-arXiv:1912.07145); here each value comes with its residual, and the search ends by that.
+Algorithm 1 of the paper: for each mini-batch of training images, augmented as in training, compute
+the eigenvalues of largest magnitude of the Hessian of negative log-likelihood plus weight decay.
+Over all mini-batches, the proportion of negative ones (NEP) measures how far the loss is from
+convex, and the mean of the positive ones (APE) how sharp it is. The paper uses power iteration like
+PyHessian (Yao et al., 2020, arXiv:1912.07145); here each eigenvalue comes with its residual, which
+also is the stopping criterion.
 """
 
 from __future__ import annotations
@@ -32,22 +33,22 @@ if TYPE_CHECKING:
     from retinoscope.numerics.krylov import Lanczos
 
 _TYPICAL = 20
-"""Products that a mini-batch usually takes, for a forecast."""
+"""The number of products that a mini-batch usually takes, for time estimates."""
 
 
 @answer
 class HessianResult(Result):
     """``eigenvalues[b, i]``: the i-th of mini-batch b, of the loss with its weight decay.
 
-    ``residuals`` are ‖Hv − λv‖. NEP and APE are those of the k values of largest magnitude of all
-    mini-batches together; where one end alone was asked for, these are not known, and there is
-    neither. The densities below and above 0 are those of all values in ``eigenvalues``, and
-    integrate to the shares of these. ``spectrum`` is the density of *all* eigenvalues of the
-    Hessian, by Lanczos quadrature from ``nodes`` and their ``node_weights``. Blocks are the
-    parts of the Hessian that belong to the parameters of a unit, a stage or a kind alone. Traces
-    are without weight decay, which adds itself to each eigenvalue. Rows are filled up with NaN.
-    Intervals hold 95 % of bootstrap samples over mini-batches. To repeat a row by hand, read the
-    images ``image_index[b]`` of ``subject.split(probe.needs)``; rows are filled up with −1.
+    ``residuals`` are ‖Hv − λv‖. NEP and APE refer to the k eigenvalues of largest magnitude of all
+    mini-batches together; with only one end of the spectrum these are unknown, and both are None.
+    The densities below and above 0 are those of all values in ``eigenvalues``, and integrate to
+    their fractions. ``spectrum`` is the density of *all* eigenvalues of the Hessian, by Lanczos
+    quadrature from ``nodes`` and their ``node_weights``. Blocks are the submatrices of the Hessian
+    for the parameters of a single unit, stage or kind. Traces exclude weight decay, which adds
+    its value to each eigenvalue. Rows are padded with NaN. Intervals contain 95 % of bootstrap
+    samples over mini-batches. To reproduce a row by hand, read the images ``image_index[b]`` of
+    ``subject.split(probe.needs)``; these rows are padded with −1.
     """
 
     probe: ClassVar[str] = "hessian"
@@ -56,21 +57,21 @@ class HessianResult(Result):
     images: int
     parameters: int
     left_out: tuple[str, ...]
-    """Parameters that get no gradient."""
+    """Parameters without a gradient."""
     image_names: tuple[tuple[str, ...], ...]
-    """Of the images of each mini-batch, as the data call them: files, or rows of a table."""
+    """The names of the images of each mini-batch: files, or rows of a table."""
     weight_decay: float
     nll: float
     """Mean over the images of all mini-batches, without weight decay."""
     products: int
-    """Hessian-vector products in all."""
+    """Total number of Hessian-vector products."""
     unfinished: int
-    """Eigenvalues whose residual was still too large when the products ran out."""
+    """Eigenvalues that had not converged when the maximum number of products was reached."""
     nep: float | None
-    """Share of negative eigenvalues; None where one end alone was asked for."""
+    """Proportion of negative eigenvalues; None if only one end of the spectrum was requested."""
     nep_interval: tuple[float, float] | None
     ape: float | None
-    """Mean of the positive eigenvalues; None where there is none, or as for ``nep``."""
+    """Mean of the positive eigenvalues; None if there are none, or in the same case as ``nep``."""
     ape_interval: tuple[float, float] | None
     trace: float
     trace_error: float | None
@@ -83,7 +84,7 @@ class HessianResult(Result):
     negative_at: np.ndarray = axes("eigenvalue", unit="λ", figure=False)
     negative: np.ndarray = axes(
         "eigenvalue", unit="density", x="negative_at",
-        title="Negative eigenvalues of mini-batches: the area is how far from convex",
+        title="Negative eigenvalues of mini-batches: the larger the area, the further from convex",
     )  # fmt: skip
     positive_at: np.ndarray = axes("eigenvalue", unit="λ", figure=False)
     positive: np.ndarray = axes(
@@ -99,7 +100,7 @@ class HessianResult(Result):
     node_weights: np.ndarray = axes("mini-batch", "node", unit="share", figure=False)
     unit_trace: np.ndarray = axes(
         "unit", unit="trace of the unit's block", error="unit_trace_error",
-        title="Curvature of the NLL in each unit's own parameters, by depth",
+        title="Curvature of the NLL with respect to each unit's own parameters, by depth",
     )  # fmt: skip
     unit_trace_error: np.ndarray = axes("unit", unit="standard error", figure=False)
     block_eigenvalues: np.ndarray = axes("block", "mini-batch", "index", unit="λ", figure=False)
@@ -109,12 +110,12 @@ class HessianResult(Result):
     )  # fmt: skip
     block_sharpness_error: np.ndarray = axes("block", unit="standard error", figure=False)
     block_nep: np.ndarray = axes(
-        "block", unit="share of negative eigenvalues", rows="blocks",
+        "block", unit="proportion of negative eigenvalues", rows="blocks",
         title="Which part of the network is not convex",
     )  # fmt: skip
 
     def findings(self) -> list[str]:
-        """Signs and sizes of the eigenvalues, the trace, and what was left out."""
+        """Signs and sizes of the eigenvalues, the trace, and omitted parameters."""
         found = wording.count(int(np.isfinite(self.eigenvalues).sum()), "eigenvalue")
         batches = wording.count(len(self.eigenvalues), "mini-batch", "es")
         least, most = np.nanmin(self.eigenvalues), np.nanmax(self.eigenvalues)
@@ -123,8 +124,9 @@ class HessianResult(Result):
             error = f" ± {wording.number(self.trace_error)} (standard error)"
         said = [
             *self._signs(),
-            f"found: {found} of {batches}, from {wording.number(least)} to {wording.number(most)}, "
-            f"by {wording.count(self.products, 'product')} of Hessian and vector, at "
+            f"found: {found} of {batches}, from {wording.number(least)} to "
+            f"{wording.number(most)}, with "
+            f"{wording.count(self.products, 'Hessian-vector product')}, at "
             f"{wording.nll_words(self.nll)}",
             f"the trace of the NLL's Hessian is {wording.number(self.trace)}{error}, at "
             f"{wording.nll_words(self.nll)}",
@@ -132,24 +134,24 @@ class HessianResult(Result):
         ]
         if self.left_out:
             said.append(
-                f"{wording.count(len(self.left_out), 'tensor')} without a gradient took no part: "
+                f"{wording.count(len(self.left_out), 'tensor')} without a gradient omitted: "
                 f"{wording.listed(self.left_out)}"
             )
         if self.unfinished:
             said.append(
-                f"{self.unfinished} of the eigenvalues had not converged when the products ran "
-                "out: allow more of them"
+                f"{self.unfinished} of the eigenvalues did not converge within the maximum number "
+                "of products: increase it with products=…"
             )
         return said
 
     def _signs(self) -> list[str]:
         if self.nep is None:
-            return ["only one end of the spectrum was looked at, which gives neither NEP nor APE"]
+            return ["only one end of the spectrum was computed, so NEP and APE are not defined"]
         return [
             f"{wording.percent(self.nep)} of the eigenvalues of largest magnitude are negative (NEP"
             f"{wording.interval(self.nep_interval, wording.percent)}), at "
             f"{wording.nll_words(self.nll)}",
-            "none of them is positive, so there is no mean of positive ones (APE)"
+            "none of them is positive, so their mean (APE) is not defined"
             if self.ape is None
             else f"the positive ones are {wording.number(self.ape)} on average (APE"
             f"{wording.interval(self.ape_interval)}), at {wording.nll_words(self.nll)}",
@@ -158,7 +160,7 @@ class HessianResult(Result):
 
 @dataclass(frozen=True)
 class Hessian:
-    """Eigenvalues of the Hessian on mini-batches, the density of the rest, and whose they are."""
+    """Eigenvalues of the Hessian on mini-batches, for the whole network and for blocks of it."""
 
     result: ClassVar[type[Result]] = HessianResult
     schema: ClassVar[int] = 2
@@ -166,45 +168,48 @@ class Hessian:
         "Is the loss flat or sharp, convex or not, and which part makes it so?"
     )
     reading: ClassVar[str] = (
-        "Each mini-batch gives the eigenvalues of largest magnitude of its Hessian. The more of "
-        "them are negative, the further the loss is from convex; the larger the positive ones, the "
-        "sharper it is. Park & Kim (2022) find that ViTs are flat but not convex early in training "
-        "and that convolutions are sharp; they say that both can hurt. The density of the whole "
-        "spectrum shows what these few leave out: most eigenvalues are near 0. The trace of a "
-        "unit's block says where in the network the curvature lies."
+        "For each mini-batch, the eigenvalues of largest magnitude of its Hessian are computed. "
+        "The more of them are negative, the further the loss is from convex; the larger the "
+        "positive ones, the sharper it is. Park & Kim (2022) find that ViTs are flat but not "
+        "convex early in training and that convolutions are sharp; they say that both can harm "
+        "training. The density of the whole spectrum shows the remaining eigenvalues: most are "
+        "near 0. The trace of a unit's block shows which part of the network contributes to the "
+        "curvature."
     )
 
     k: int = setting(
-        5, "Eigenvalues per mini-batch; with which=both, as many of each end.", at_least=1
+        5, "Eigenvalues per mini-batch; with which=both, this many at each end.", at_least=1
     )
     batch: int = setting(16, "Images per mini-batch.", at_least=2)
     batches: int = setting(16, "Maximum number of mini-batches; 0 uses all images.", at_least=0)
     images: Images = setting("augmented", IMAGES)
     which: Literal["magnitude", "positive", "negative", "both"] = setting(
-        "magnitude", "The eigenvalues of largest magnitude, of one end, or of both ends."
+        "magnitude",
+        "Eigenvalues of largest magnitude, at one end of the spectrum, or at both ends.",
     )
     blocks: Literal["none", "kind", "stage", "unit"] = setting(
-        "none", "Also find eigenvalues for the parameters of each kind, stage or unit alone."
+        "none", "Also compute the eigenvalues of the block of each kind, stage or unit."
     )
     weight_decay: float | None = setting(
         None,
-        "Added to every eigenvalue. Default: the weight decay the model was trained with.",
+        "Weight decay, which is added to every eigenvalue. Default: that of the model's training.",
         at_least=0,
     )
     tolerance: float = setting(
-        1e-3, "Relative residual at which an eigenvalue counts as found.", above=0, below=1
+        1e-3, "Relative residual at which an eigenvalue is considered converged.", above=0, below=1
     )
     products: int = setting(
         200, "Maximum number of Hessian-vector products per mini-batch and block.", at_least=1
     )
     steps: int = setting(
         0,
-        "Minimum number of Lanczos steps; more resolve the density of the whole spectrum better.",
+        "Minimum number of Lanczos steps; more steps give a finer density of the whole spectrum.",
         at_least=0,
     )
     again: bool = setting(
-        False, "Search a second time for eigenvalues the first search missed: about a third more "
-        "products."
+        False, 
+            "Search again for eigenvalues that the first search missed; needs about a third more "
+            "products."
     )  # fmt: skip
     seed: int = setting(
         0,
@@ -217,29 +222,33 @@ class Hessian:
         check(self, "hessian")
         refuse(
             "hessian",
-            (f"products is larger than k; got {self.products}", self.products > self.k),
-            (f"steps is from 0 to products; got {self.steps}", self.steps <= self.products),
+            (f"products must be larger than k; got {self.products}", self.products > self.k),
+            (
+                f"steps must be between 0 and products; got {self.steps}",
+                self.steps <= self.products,
+            ),
         )
 
     @property
     def needs(self) -> Needs:
-        """Labelled images: of the training split, unless those of the test split are asked for."""
+        """Labelled images, by default from the training split."""
         return labelled_images(self.images)
 
     def pieces(self, subject: Subject) -> Sequence[Piece]:
-        """One mini-batch each."""
+        """One piece per mini-batch."""
         there = len(subject.split(self.needs))
         whole = there // self.batch
         if not whole:
             raise NotApplicable(
-                f"needs {self.batch} images for a mini-batch; there are {there}. Give more with "
-                f"--images, or smaller mini-batches with --probe hessian:batch={max(there, 2)}"
+                f"needs {self.batch} images for a mini-batch; there are {there}. Use more images "
+                "with --images, or smaller mini-batches with --probe "
+                f"hessian:batch={max(there, 2)}"
             )
         count = min(self.batches or whole, whole)
         return [Piece(f"{number:05d}", {"number": number}) for number in range(count)]
 
     def seconds(self, subject: Subject, context: Context) -> float:
-        """By one product on the first mini-batch."""
+        """The estimate from one product on the first mini-batch."""
         from retinoscope.geometry.blocks import owners
         from retinoscope.geometry.curvature import Curvature
 
@@ -267,7 +276,7 @@ class Hessian:
         if self.k > curvature.learned.size:
             raise NotApplicable(
                 f"needs more parameters than eigenvalues; {subject.name} has "
-                f"{curvature.learned.size} with a gradient, and k is {self.k}"
+                f"{curvature.learned.size} parameters with a gradient, and k is {self.k}"
             )
         search = self._search(subject)
         found = search(curvature.product, curvature.like, seed_of(self.seed, number, 0))
@@ -295,7 +304,7 @@ class Hessian:
         }
 
     def _batch(self, subject: Subject, number: int) -> Batch:
-        """A mini-batch of images in random order."""
+        """A mini-batch of randomly selected images."""
         from retinoscope.geometry.sample import shuffled
 
         split = subject.split(self.needs)
@@ -304,8 +313,8 @@ class Hessian:
         (batch,) = split.batches(indices, self.batch, subject.workers)
         if len(batch.images) < 2:
             raise RetinoscopeError(
-                f"Mini-batch {number} has {len(batch.images)} images that can be read; the first "
-                f"reason: {batch.set_aside[0].reason}"
+                f"Mini-batch {number} has only {len(batch.images)} readable images; the first "
+                f"error: {batch.set_aside[0].reason}"
             )
         return batch
 
@@ -322,13 +331,13 @@ class Hessian:
         return of_training if self.weight_decay is None else self.weight_decay
 
     def _padded(self, values: np.ndarray) -> np.ndarray:
-        """As long as every row must be."""
+        """Pad a row to the common length."""
         row = np.full(self.k * (2 if self.which == "both" else 1), np.nan)
         row[: len(values)] = values
         return row
 
     def _groups(self, units: Sequence[Unit]) -> dict[str, list[int]]:
-        """The indices of the parameters of each block that is asked for."""
+        """The indices of the parameters of each requested block."""
         from retinoscope.geometry.blocks import blocks
 
         return {} if self.blocks == "none" else blocks(units, self.blocks)
@@ -336,7 +345,7 @@ class Hessian:
     def _blocks(
         self, subject: Subject, curvature: Curvature, units: Sequence[Unit], number: int
     ) -> dict[str, Any]:
-        """The eigenvalues of the parts of the Hessian that belong to some parameters alone."""
+        """The eigenvalues of the diagonal blocks of the Hessian for groups of parameters."""
         from retinoscope.geometry.sample import seed_of
 
         groups = self._groups(units)
@@ -361,7 +370,7 @@ class Hessian:
         }
 
     def combine(self, anatomy: Anatomy, partials: Sequence[Partial]) -> HessianResult:
-        """Shares, means and densities over all mini-batches."""
+        """Proportions, means and densities over all mini-batches."""
         from retinoscope.numerics.eigenvalue_sample import (
             largest,
             mean_fields,
@@ -412,7 +421,7 @@ class Hessian:
 
 
 def _rows(indices: Sequence[np.ndarray]) -> np.ndarray:
-    """Rows of indices, filled up with −1."""
+    """Rows of indices, padded with −1."""
     rows = np.full((len(indices), max(map(len, indices))), -1)
     for row, own in zip(rows, indices, strict=True):
         row[: len(own)] = own

@@ -1,8 +1,8 @@
 """The loss around the weights (Li et al., 2018, arXiv:1712.09913; Park & Kim, arXiv:2202.06709).
 
-Weights are moved along one or two directions, and the loss of training images is taken at each
-point. Random directions are Gaussian, each filter with the norm of the network's own; or the way
-leads to another snapshot, or along the eigenvectors of the Hessian.
+The weights are moved along one or two directions, and the loss on training images is computed at
+each point. Random directions are Gaussian, with each filter scaled to the norm of the network's
+own. Alternatively, a direction points to another snapshot or is an eigenvector of the Hessian.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 class LandscapeResult(Result):
     """``nll[i, j]`` at ``w + x[j]·d + y[i]·e``; along one direction there is one row, ``y = [0]``.
 
-    ``loss`` is ``nll`` plus weight decay times ``l2``. What was not finite is NaN or infinite as it
-    came, and counted in ``not_finite``. ``profiles`` are the lines through the centre.
+    ``loss`` is ``nll`` plus weight decay times ``l2``. Values that are NaN or infinite are kept,
+    and counted in ``not_finite``. ``profiles`` are the lines through the centre.
     """
 
     probe: ClassVar[str] = "landscape"
@@ -40,16 +40,16 @@ class LandscapeResult(Result):
 
     images: int
     directions: tuple[str, ...]
-    """What d and e are, in words."""
+    """The directions d and e, in words."""
     weight_decay: float
     moved: int
-    """Parameters that the directions move."""
+    """Number of parameters that the directions move."""
     kept: tuple[str, ...]
-    """Tensors that stay as they are: norms, biases, position tables."""
+    """Tensors that stay fixed: norms, biases, position tables."""
     centre_nll: float
     centre_accuracy: float
     not_finite: int
-    """Cells whose loss is no finite number."""
+    """Number of cells whose loss is not finite."""
     x: np.ndarray = axes("x", unit="along d", figure=False)
     y: np.ndarray = axes("y", unit="along e", figure=False)
     nll: np.ndarray = axes(
@@ -69,19 +69,19 @@ class LandscapeResult(Result):
     )  # fmt: skip
 
     def findings(self) -> list[str]:
-        """The loss in the middle, where it is not finite, and what moved."""
+        """The loss at the centre, cells that are not finite, and the parameters that move."""
         cells, holes = wording.count(self.nll.size, "cell"), self.not_finite
         along = zip(("d", "e"), self.directions, strict=False)
         said = [
             f"the NLL at the weights themselves is {wording.number(self.centre_nll)}, the accuracy "
             f"{wording.percent(self.centre_accuracy)}",
-            f"{holes} of {cells} have a loss that is no finite number"
+            f"{holes} of {cells} have a loss that is not finite"
             if holes
             else f"the loss is finite in all {cells}",
             "; ".join(f"direction {letter}: {words}" for letter, words in along),
             f"{wording.count(self.moved, 'parameter')} move, "
-            f"{wording.count(len(self.kept), 'tensor')} stay as they are"
-            f"{': ' if self.kept else ''}{wording.listed(self.kept)}",
+            f"{wording.count(len(self.kept), 'tensor')} stay "
+            f"fixed{': ' if self.kept else ''}{wording.listed(self.kept)}",
             wording.weight_decay_words(self.weight_decay),
         ]
         return [words for words in said if words]
@@ -95,63 +95,68 @@ class Landscape:
     schema: ClassVar[int] = 1
     question: ClassVar[str] = "What does the loss look like around the weights?"
     reading: ClassVar[str] = (
-        "The weights are in the middle. A wide, even bowl is flat and easily trained; steep walls, "
-        "ridges and further dips are not. Random directions have the norms of the network's own "
-        "filters, so that networks can be compared. Park & Kim (2022) plot the loss with its "
-        "weight decay, which makes most of the bowl; here the NLL is shown alone first."
+        "The weights are at the centre. A wide, smooth bowl is flat and easy to train; steep "
+        "walls, ridges and further minima are not. Random directions have the norms of the "
+        "network's own filters, so that networks can be compared. Park & Kim (2022) plot the loss "
+        "with weight decay, which accounts for most of the bowl; here the NLL alone is shown "
+        "first."
     )
 
     points: int = setting(
-        11, "Points along each direction; odd, so that one lies at the weights.", at_least=3
+        11, "Points along each direction; an odd number, so that one is at the weights.", at_least=3
     )
     radius: float = setting(
-        1.0, "Distance to either side, as a multiple of the direction.", above=0
+        1.0, "Maximum distance from the weights, as a multiple of the direction.", above=0
     )
     dimensions: int = setting(2, "1 for a line, 2 for a plane.", at_least=1, at_most=2)
     directions: Literal["random", "eigenvectors"] = setting(
-        "random", "Gaussian, or the eigenvectors of the Hessian with the largest eigenvalues."
+        "random",
+        "Random Gaussian directions, or the eigenvectors of the Hessian with the largest "
+        "eigenvalues.",
     )
-    target: str = setting("", "A model or a file of weights that the first direction leads to.")
-    second_target: str = setting("", "Another one, for the second direction.")
+    target: str = setting("", "A model or weight file that the first direction points to.")
+    second_target: str = setting("", "A model or weight file that the second direction points to.")
     scale: Literal["filter", "paper", "none"] = setting(
         "filter",
-        "How random directions are scaled: to the norms of the filters, as in the paper's code, or "
-        "not at all.",
+        "Scaling of random directions: to the norms of the filters, as in the paper's code, or "
+        "none.",
     )
     l2: Literal["half_squares", "paper"] = setting(
         "half_squares", "½ Σ ‖w‖², or Σ ‖w‖ over tensors as in the paper's code."
     )
     images: Images = setting("augmented", IMAGES)
-    max_images: int = setting(64, "Images that the loss is averaged over; 0 for all.", at_least=0)
+    max_images: int = setting(
+        64, "Number of images to average the loss over; 0 for all.", at_least=0
+    )
     weight_decay: float | None = setting(
         None,
         "Weight of the ℓ₂ term. Default: the weight decay the model was trained with.",
         at_least=0,
     )
     seed: int = setting(
-        0, "Random seed for directions and the choice of images.", at_least=0, at_most=MAX_SEED
+        0, "Random seed for directions and image selection.", at_least=0, at_most=MAX_SEED
     )
 
     def __post_init__(self) -> None:
         check(self, "landscape")
         refuse(
             "landscape",
-            (f"points is odd; got {self.points}", self.points % 2 == 1),
+            (f"points must be odd; got {self.points}", self.points % 2 == 1),
             ("second_target needs target and dimensions=2",
              not self.second_target or bool(self.target and self.dimensions == 2)),
-            ("directions=eigenvectors and target exclude each other",
+            ("directions=eigenvectors and target cannot be combined",
              self.directions == "random" or not self.target),
         )  # fmt: skip
 
     @property
     def needs(self) -> Needs:
-        """Labelled images, and the models that directions lead to."""
+        """Labelled images, and the models that directions point to."""
         others = tuple(name for name in (self.target, self.second_target) if name)
         return replace(labelled_images(self.images), others=others)
 
     @property
     def places(self) -> np.ndarray:
-        """The coordinates of the points along a direction; 0 is one of them."""
+        """The coordinates of the points along a direction, including 0."""
         half = self.points // 2
         return np.arange(-half, half + 1) * (self.radius / half)
 
@@ -163,7 +168,7 @@ class Landscape:
         return [Piece(f"{kind}-{i:04d}", {"place": i}) for i in range(self.points)]
 
     def seconds(self, subject: Subject, context: Context) -> float:
-        """By trials on some images."""
+        """The estimate from trials on some images."""
         from retinoscope.geometry.scores import seconds_per_image
 
         split, indices = subject.split(self.needs), self._images(subject)
@@ -189,7 +194,7 @@ class Landscape:
                     moving.to(*at)
                     found = scored(subject, batches, context.say)
                     nll, accuracy = found.nll, found.accuracy
-                else:  # known already, and by the untouched weights
+                else:  # already computed with the original weights
                     nll, accuracy = float(centre["nll"]), float(centre["accuracy"])
                 rows.append((nll, accuracy, self._norm(squared_norms(products, *at))))
         nll, accuracy, norm = np.array(rows).T
@@ -202,7 +207,7 @@ class Landscape:
         }  # fmt: skip
 
     def _row(self, place: int) -> list[tuple[float, ...]]:
-        """The coordinates of a piece: along the first direction, at one point of the second."""
+        """The coordinates of a piece along the first direction, and its one along the second."""
         if self.dimensions == 1:
             return [(float(self.places[place]),)]
         return [(float(x), float(self.places[place])) for x in self.places]
@@ -211,7 +216,7 @@ class Landscape:
         return float(squared.sum() / 2 if self.l2 == "half_squares" else np.sqrt(squared).sum())
 
     def prepare(self, subject: Subject, context: Context) -> Partial:
-        """The loss of the untouched weights, and the eigenvectors there if they are asked for."""
+        """The loss at the original weights, and the eigenvectors there if requested."""
         from retinoscope.geometry.scores import scored
 
         for text in subject.assumptions(self.needs):
@@ -221,8 +226,8 @@ class Landscape:
         if not math.isfinite(found.nll):
             raise RetinoscopeError(
                 f"The loss of {subject.name} is {found.nll} at its own weights, over "
-                f"{found.images} images: there is nothing to look around. Are the weights whole, "
-                "and do they fit --mean, --std and --precision?"
+                f"{found.images} images, so no landscape can be computed. Are the weights "
+                "undamaged, and do they match --mean, --std and --precision?"
             )
         decay = subject.weight_decay if self.weight_decay is None else self.weight_decay
         partial = {
@@ -244,8 +249,8 @@ class Landscape:
         found = Lanczos(k=self.dimensions)(curvature.product, curvature.like, self.seed)
         if not found.converged.all():
             context.say(
-                f"the eigenvectors are not exact: ‖Hv − λv‖ is {found.residuals.max():.2g} after "
-                f"{found.products} products"
+                f"the eigenvectors have not converged: ‖Hv − λv‖ is {found.residuals.max():.2g} "
+                f"after {found.products} products"
             )
         return {
             "eigenvalues": found.values,
@@ -254,7 +259,7 @@ class Landscape:
         }
 
     def _directions(self, subject: Subject, context: Context) -> tuple[list[Direction], list[str]]:
-        """What the weights are moved along, and what to call it."""
+        """The directions along which to move the weights, with their names."""
         from retinoscope.geometry.directions import (
             movable,
             output_axes,
@@ -273,7 +278,7 @@ class Landscape:
         called = [f"towards {name}" for name in names]
         weights = movable(subject)
         if not weights and len(ways) < self.dimensions:
-            raise NotApplicable("needs weights of linear maps to move; the network has none")
+            raise NotApplicable("needs weights of linear maps to move, but the network has none")
         for number in range(len(ways), self.dimensions):
             seed = seed_of(self.seed, number)
             ways.append(random_direction(weights, self.scale, seed, output_axes(subject)))
@@ -290,7 +295,7 @@ class Landscape:
         return split.batches(self._images(subject), subject.batch, subject.workers)
 
     def combine(self, anatomy: Anatomy, partials: Sequence[Partial]) -> LandscapeResult:
-        """The rows as a map, and the lines through its middle."""
+        """The rows as a map, and the lines through its centre."""
         (centre,) = (partial for partial in partials if "place" not in partial)
         rows = sorted((p for p in partials if "place" in p), key=lambda p: int(p["place"]))
         nll, l2, accuracy = (

@@ -1,10 +1,10 @@
-"""The path of the weights through a training (Li et al., 2018, arXiv:1712.09913, section 7).
+"""The path of the weights during training (Li et al., 2018, arXiv:1712.09913, section 7).
 
-The snapshots of a training in the plane in which they vary most, with the true loss at each: the
-loss at a point of that plane would be another, since the path leaves it. Beside it the polar
-coordinates of Park & Kim (2022, arXiv:2202.06709, figs 1b and C.4b), whose first author has asked
-readers to ignore that experiment (xxxnell/how-do-vits-work, issue 13); and how long the path is and
-how much it turns, in numbers that no choice of a plane can bend.
+The snapshots of a training are projected onto the plane in which they vary most, with the true loss
+at each. The loss at a point in that plane would differ, since the path does not stay in it. In
+addition, the polar coordinates of Park & Kim (2022, arXiv:2202.06709, figs 1b and C.4b), whose
+first author has asked readers to ignore that experiment (xxxnell/how-do-vits-work, issue 13); and
+the length of the path and how much it turns, which do not depend on the choice of a plane.
 """
 
 from __future__ import annotations
@@ -27,12 +27,13 @@ from retinoscope.core.subject import Subject
 
 @answer
 class TrajectoryResult(Result):
-    """An entry per snapshot in the order of the training, or per step from one to the next.
+    """One entry per snapshot in training order, or per step from one snapshot to the next.
 
-    ``first`` and ``second`` are coordinates in the principal plane, with the end at the origin, in
-    units of the weights; ``radius`` and ``angle`` are polar coordinates about the end, where the
-    angle is NaN. ``turn[i]`` is the angle between step i and the one before. ``l2`` is half the
-    squared norm of the parameters, and ``loss`` is ``nll`` plus weight decay times that.
+    ``first`` and ``second`` are coordinates in the principal plane, with the last snapshot at the
+    origin, in units of the weights; ``radius`` and ``angle`` are polar coordinates about the last
+    snapshot, whose own angle is NaN. ``turn[i]`` is the angle between step i and the previous step.
+    ``l2`` is half the squared norm of the parameters, and ``loss`` is ``nll`` plus weight decay
+    times that.
     """
 
     probe: ClassVar[str] = "trajectory"
@@ -42,14 +43,14 @@ class TrajectoryResult(Result):
     images: int
     weight_decay: float
     explained: tuple[float, float] | None
-    """Share of the variance over snapshots along either direction; None where nothing moves."""
+    """Fraction of the variance along each of the directions; None if the weights do not move."""
     path_length: float
     distance: float
-    """From the first to the last snapshot as the crow flies."""
+    """Straight-line distance from the first to the last snapshot."""
     straightness: float | None
-    """Distance over length: 1 on a straight line; None where nothing moves."""
+    """Distance divided by path length: 1 for a straight line; None if the weights do not move."""
     turning: float | None
-    """Sum of all turns in radians; None where there are fewer than two steps."""
+    """Sum of all turning angles in radians; None if there are fewer than two steps."""
     epoch: np.ndarray = axes("snapshot", unit="epoch", figure=False)
     first: np.ndarray = axes("snapshot", unit="first principal direction", figure=False)
     second: np.ndarray = axes(
@@ -73,7 +74,7 @@ class TrajectoryResult(Result):
     turn: np.ndarray = axes("step", unit="rad", figure=False)
 
     def findings(self) -> list[str]:
-        """How much of the path the plane shows, and how straight it is."""
+        """How much of the path the plane shows, and how straight the path is."""
         snapshots = wording.count(len(self.snapshots), "snapshot")
         if self.explained is None:
             at = f", at {wording.nll_words(float(self.nll[-1]))}" if len(self.nll) else ""
@@ -81,37 +82,42 @@ class TrajectoryResult(Result):
         first, second = self.explained
         straight = "unknown" if self.straightness is None else wording.number(self.straightness)
         said = [
-            f"the plane holds {wording.percent(first + second)} of how the weights vary over "
-            f"{snapshots} ({wording.percent(first)} and {wording.percent(second)})"
-            f"{'; three points always lie in a plane' * (len(self.snapshots) <= 3)}",
-            f"the path is {wording.number(self.path_length)} long, and "
-            f"{wording.number(self.distance)} from its first point to its last (straightness "
-            f"{straight}, where 1 is a straight line)",
+            f"the plane explains {wording.percent(first + second)} of the variance of the weights "
+            f"over {snapshots} ({wording.percent(first)} and {wording.percent(second)})"
+            + "; three points are always in one plane"
+            * (len(self.snapshots) <= 3),
+            f"the path is {wording.number(self.path_length)} long; the distance from its first to "
+            f"its last point is {wording.number(self.distance)} (straightness {straight}, where 1 "
+            "is a straight line)",
         ]
         if len(self.nll):
-            start, end = wording.number(self.nll[0], 3), wording.nll_words(float(self.nll[-1]))
-            said.append(f"it leads from an NLL of {start} to {end}")
+            start, end = wording.number(self.nll[0], 3), wording.number(self.nll[-1], 3)
+            said.append(f"the NLL changes from {start} to {end} along it")
         if self.turning is not None:
-            said.append(f"its turns add up to {wording.number(math.degrees(self.turning))}°")
+            said.append(
+                f"its turning angles add up to {wording.number(math.degrees(self.turning))}°"
+            )
         return [*said, wording.weight_decay_words(self.weight_decay)]
 
 
 @dataclass(frozen=True)
 class Trajectory:
-    """The path of the weights through a training, and the loss along it."""
+    """The path of the weights during training, and the loss along it."""
 
     result: ClassVar[type[Result]] = TrajectoryResult
     schema: ClassVar[int] = 1
-    question: ClassVar[str] = "Which way did the weights go in training, and how straight?"
+    question: ClassVar[str] = (
+        "How did the weights move during training, and how straight was their path?"
+    )
     reading: ClassVar[str] = (
-        "Each point is a snapshot; the last one lies at the origin. Two directions show only their "
-        "share of what moves, so the loss is measured at the snapshots themselves, not in the "
-        "plane. A straightness of 1 is a straight line; turning adds up the angles between steps. "
-        "Both depend on how many snapshots there are, so compare paths with equally many. Every "
-        "snapshot of one training shows the same path. Park & "
-        "Kim (2022) drew the polar coordinates and found the paths of ViTs smoother; the author "
-        "has since withdrawn that figure, because it may mislead and is hard to reproduce: "
-        "conclude nothing from it."
+        "Each point is a snapshot; the last one is at the origin. Two directions show only part "
+        "of the movement, so the loss is measured at the snapshots themselves, not in the plane. "
+        "A straightness of 1 is a straight line; turning is the sum of the angles between steps. "
+        "Both depend on the number of snapshots, so compare only paths with equally many. All "
+        "snapshots of one training show the same path. Park & Kim (2022) drew the polar "
+        "coordinates and found the paths of ViTs smoother; the author has since withdrawn that "
+        "figure, because it may be misleading and is hard to reproduce: do not draw conclusions "
+        "from it."
     )
 
     snapshots: str = setting(
@@ -123,8 +129,10 @@ class Trajectory:
         "Weight of the ℓ₂ term. Default: the weight decay the model was trained with.",
         at_least=0,
     )
-    max_images: int = setting(128, "Images that the loss is averaged over; 0 for all.", at_least=0)
-    seed: int = setting(0, "Random seed for the choice of images.", at_least=0, at_most=MAX_SEED)
+    max_images: int = setting(
+        128, "Number of images to average the loss over; 0 for all.", at_least=0
+    )
+    seed: int = setting(0, "Random seed for image selection.", at_least=0, at_most=MAX_SEED)
 
     def __post_init__(self) -> None:
         check(self, "trajectory")
@@ -135,7 +143,7 @@ class Trajectory:
         return replace(labelled_images(self.images), snapshots=self.snapshots)
 
     def pieces(self, subject: Subject) -> Sequence[Piece]:
-        """The weights of all snapshots, then the loss at each."""
+        """One piece for the weights of all snapshots, then one for the loss at each."""
         from retinoscope.models.snapshots import snapshots_of
 
         names = [one.name for one in snapshots_of(subject, self.needs, fitting=True)]
@@ -145,7 +153,7 @@ class Trajectory:
         ]
 
     def seconds(self, subject: Subject, context: Context) -> float:
-        """By trials on some images; reading the weights of a snapshot is not counted."""
+        """The estimate from trials on some images; the time to read snapshots is not included."""
         from retinoscope.geometry.sample import shuffled
         from retinoscope.geometry.scores import seconds_per_image
 
@@ -157,10 +165,10 @@ class Trajectory:
         return each * len(indices)
 
     def measure(self, subject: Subject, piece: Piece, context: Context) -> Partial:
-        """The inner products of all snapshots, or what the network does at one of them."""
+        """The inner products of all snapshots, or loss and accuracy at one of them."""
         from retinoscope.models.snapshots import gram_matrix, snapshots_of
 
-        # By name: a training that still runs may have added one since.
+        # Select by name: a training that is still running may have added a snapshot.
         found = {one.name: one for one in snapshots_of(subject, self.needs)}
         if "place" in piece.what:
             partial = self._at(subject, found[piece.what["snapshot"]], context)
@@ -169,7 +177,7 @@ class Trajectory:
             context.say(f"assumed: {text}")
         path = [found[name] for name in piece.what["snapshots"]]
         if path[0].name == "init" and path[-1].name != "end":
-            context.say(f"there is no snapshot of the end: {path[-1].name} stands for it")
+            context.say(f"the final snapshot is missing: {path[-1].name} is used instead")
         decay = subject.weight_decay if self.weight_decay is None else self.weight_decay
         return {
             "gram": gram_matrix(path, subject.backbone),
@@ -179,7 +187,7 @@ class Trajectory:
         }
 
     def _at(self, subject: Subject, snapshot: Any, context: Context) -> dict[str, np.ndarray]:
-        """Loss, hits and norm with the weights and buffers of a snapshot."""
+        """Loss, number of correct predictions and norm, with weights and buffers of a snapshot."""
         from retinoscope.geometry.exchanged import exchanged
         from retinoscope.geometry.sample import shuffled
         from retinoscope.geometry.scores import scored
@@ -203,7 +211,7 @@ class Trajectory:
         }
 
     def combine(self, anatomy: Anatomy, partials: Sequence[Partial]) -> TrajectoryResult:
-        """The path from its inner products, and the losses in the order of the training."""
+        """The path from its inner products, and the losses in training order."""
         from retinoscope.numerics.paths import lengths, polar, principal_plane, turns
 
         (path,) = (partial for partial in partials if "gram" in partial)

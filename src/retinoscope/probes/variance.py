@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @answer
 class VarianceResult(Result):
-    """``variance[u]`` after unit u; a step is that less the variance of the unit's input."""
+    """``variance[u]`` after unit u; a step is this minus the variance of the unit's input."""
 
     probe: ClassVar[str] = "variance"
     schema: ClassVar[int] = 1
@@ -37,7 +37,7 @@ class VarianceResult(Result):
     variance_error: np.ndarray = axes("unit", unit="standard error", figure=False)
     step: np.ndarray = axes(
         "unit", unit="variance, output − input", error="step_error",
-        title="What each unit does to the variance: below 0 it averages", changes="the variance",
+        title="Change of the variance by each unit: below 0 it averages", changes="the variance",
         claim=Claim("Park & Kim (2022)", lowers=("attention",), raises=("conv", "mlp")),
     )  # fmt: skip
     step_error: np.ndarray = axes("unit", unit="standard error", figure=False)
@@ -51,9 +51,9 @@ class Variance:
     schema: ClassVar[int] = 1
     question: ClassVar[str] = "Which units average feature maps, and which make them vary more?"
     reading: ClassVar[str] = (
-        "A unit whose point lies lower than the one before it has averaged its maps. Park & Kim "
-        "(2022) find that attention lowers the variance, that convolutions and MLPs raise it, and "
-        "that it peaks at the end of each stage: there, they say, attention helps most."
+        "If a unit's point is lower than the previous one, the unit has averaged its maps. Park & "
+        "Kim (2022) find that attention lowers the variance, that convolutions and MLPs raise it, "
+        "and that it peaks at the end of each stage, where they say attention helps most."
     )
 
     @property
@@ -68,7 +68,7 @@ class Variance:
         return spatial_variance(sight.maps)
 
     def gather(self, group: Group) -> Partial:
-        """Means over the images of a group: of each unit's variance, and of its step."""
+        """The means of each unit's variance and step over the images of a group."""
         from retinoscope.numerics.running import Mean
 
         partial: dict[str, Any] = {}
