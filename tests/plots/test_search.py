@@ -86,5 +86,5 @@ def test_the_same_search_gives_the_same_bytes(tmp_path):
     assert text == (tmp_path / "b.svg").read_bytes()
     assert not re.search(rb"20\d\d-\d\d-\d\d", text)
     assert b">attention units<" in text
-    with pytest.raises(WrongInput, match="A picture ends in"):
+    with pytest.raises(WrongInput, match="The file name of a picture must end in"):
         draw(result(), tmp_path / "a.doc")

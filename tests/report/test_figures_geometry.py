@@ -248,7 +248,7 @@ def test_words_of_landscapes_and_paths():
     assert "finite in all 121 cells" in " ".join(replace(landscape(), not_finite=0).findings())
     said = " ".join(trajectory().findings())
     for words in (
-        "the plane explains 87.5 % of the variance of the weights over 6 snapshots (75 % and 12.5 %)",
+        "the plane explains 87.5 % of the variance of the weights over 6 snapshots (75 % and",
         "the path is 6 long; the distance from its first to its last point is 3 (straightness 0.5",
         "its turning angles add up to 180°",
         "the NLL changes from 2.4 to 0.1",

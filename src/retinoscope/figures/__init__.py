@@ -1,1 +1,1 @@
-"""What figures show, as plain data made from results; the page and matplotlib draw the same."""
+"""Figures as plain data, made from results; the report and matplotlib draw from the same data."""

@@ -1,4 +1,4 @@
-"""Arrays whose values are shown as colours: maps, matrices and images."""
+"""Figures of arrays whose values are shown as colours: maps, matrices and images."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def map_of(array: Declared) -> Figure:
 
 
 def matrix(array: Declared) -> Figure:
-    """A value for each pair of a row and a column."""
+    """One value for each pair of a row and a column."""
     rows, columns, values = array.named(0), array.named(-1), array.values.astype(float)
     cells = [
         [(row, column, _written(v)) for column, v in zip(columns, line, strict=True)]
@@ -46,7 +46,7 @@ def matrix(array: Declared) -> Figure:
 
 
 def images(array: Declared) -> Figure:
-    """Small images, each with its caption; the table has the range of each."""
+    """Small images with captions; the table contains the range of each."""
     captions, values = array.named(0), array.values.astype(float)
     rows = []
     for caption, one in zip(captions, values, strict=True):

@@ -1,6 +1,6 @@
 """All colours of figures, from matplotlib's tables; the only file here that imports matplotlib.
 
-Grey for attention and blue for subsampling are those of Park & Kim (2022, arXiv:2202.06709).
+Grey for attention and blue for subsampling are the colours of Park & Kim (2022, arXiv:2202.06709).
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ _TABLES: dict[str, tuple[str, float]] = {
     "sequential": ("viridis", 0.88),
     "diverging": ("RdBu_r", 1),
 }
-"""Matplotlib's name, and the share of the table that is used: the lightest yellow cannot be seen
+"""Matplotlib's name, and the fraction of the table that is used: the lightest yellow is invisible
 on white."""
 _CATEGORICAL = ("Dark2", "tab10")
-"""Tables of colours that are easily told apart; the second where the first is used up."""
+"""Tables of distinct colours; the second is used when the first is exhausted."""
 _STEPS = 256
 
 INK = "#1f4e79"
-"""Of a single line."""
+"""The colour of a single line."""
 BAR = "#7fa3c7"
 HOLE = "#d9dce1"
-"""Where a value is not finite."""
+"""The colour of values that are not finite."""
 CENTRE = "#b3261e"
 BANDS = {
     "attention": "#d4d4d4",
@@ -55,7 +55,7 @@ def _written(table: Table) -> tuple[str, ...]:
 
 
 def shade(share: float, table: Table = "sequential") -> str:
-    """A web colour for a share from 0 to 1; beyond either end, that of the end.
+    """A web colour for a value from 0 to 1; values outside get the colour of the nearest end.
 
     Example:
         >>> shade(0.0), shade(0.5, "diverging")
@@ -65,7 +65,7 @@ def shade(share: float, table: Table = "sequential") -> str:
 
 
 def apart(index: int) -> str:
-    """A web colour that is easily told from those of the other indices.
+    """A web colour that is distinct from those of the other indices.
 
     Example:
         >>> apart(0) != apart(1)
@@ -77,7 +77,7 @@ def apart(index: int) -> str:
 
 
 def resolved(table: Table | None, at: float) -> str:
-    """The web colour at an index or share of a table; ink where there is no table."""
+    """The web colour at an index or position of a table; ink if there is no table."""
     if table is None:
         return INK
     return apart(int(at)) if table == "categorical" else shade(at, table)

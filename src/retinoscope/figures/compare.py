@@ -1,4 +1,4 @@
-"""Charts side by side, or one over the other: with the same axes and colours where that helps."""
+"""Combines charts, side by side or overlaid, with common axes and colours where that helps."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _COLOURED = (Map, Matrix, Images)
 
 
 def side_by_side(charts: Sequence[Chart]) -> tuple[list[Chart], str]:
-    """The same charts with the same axes or colours, and words where that would flatten some."""
+    """The charts with common axes or colours, and a note if that would flatten some."""
     lines = [chart for chart in charts if isinstance(chart, Lines)]
     bars = [chart for chart in charts if isinstance(chart, Bars)]
     coloured: list[Map | Matrix | Images | Shading] = [
@@ -50,12 +50,12 @@ def side_by_side(charts: Sequence[Chart]) -> tuple[list[Chart], str]:
     own += ["x"] if bars and length is None else []
     own = [f"{' and '.join(own)} axis"] if own else []
     own += ["colours"] if coloured and scale is None else []
-    note = f"Each chart has its own {' and '.join(own)}: one scale for all would flatten some."
+    note = f"Each chart has its own {' and '.join(own)}: a common scale would flatten some."
     return alike, note if own else ""
 
 
 def overlaid(charts: Sequence[Lines], names: Sequence[str]) -> Lines:
-    """The single lines of several charts in one, each with a colour and a name of its own."""
+    """The lines of several single-line charts in one, each with its own colour and name."""
     lines = [
         replace(chart.lines[0], colour=Colour("categorical", place), name=name)
         for place, (chart, name) in enumerate(zip(charts, names, strict=True))
@@ -68,10 +68,10 @@ def overlaid(charts: Sequence[Lines], names: Sequence[str]) -> Lines:
 def together(
     charts: Sequence[Chart], names: Sequence[str], colours: Sequence[Colour]
 ) -> Lines | None:
-    """The curves of several models in one chart, a colour for each; None where there are none.
+    """The curves of several models in one chart, one colour each; None if there are no curves.
 
-    A path that is coloured by values lies in a plane of its own network, and so in none of another.
-    Kinds of units, which differ between networks, are left out.
+    A path that is coloured by values is drawn in a plane of its own network, so paths are not
+    combined. Kinds of units differ between networks and are omitted.
     """
     lines = [chart for chart in charts if isinstance(chart, Lines)]
     shaded = any(line.shading for chart in lines for line in chart.lines)
@@ -89,14 +89,14 @@ def together(
 
 
 def _of_model(line: Line, name: str, colour: Colour, first: bool) -> Line:
-    """A line in its model's colour, whose points tell the model; the first has its name."""
+    """A line in its model's colour, with hints that name the model; the first line has its name."""
     points = [replace(point, label=f"{name} · {point.label}") for point in line.points]
     named = name if first else ""
     return replace(line, points=points, colour=colour, name=named, ends=None, names=())
 
 
 def inked(chart: Chart, colour: Colour) -> Chart:
-    """A chart of a single line in the colour of its model; others as they are.
+    """A single-line chart in the colour of its model; other charts unchanged.
 
     Example:
         >>> inked(Lines([Line(())], "x", "y"), Colour("categorical", 1)).lines[0].colour.at
@@ -110,7 +110,7 @@ def inked(chart: Chart, colour: Colour) -> Chart:
 def common_range(
     ranges: Sequence[tuple[float, float]], times: float = 4.0
 ) -> tuple[float, float] | None:
-    """One range for charts side by side; None where it is so many times as wide as one of them."""
+    """A common range for charts side by side; None if it is too wide for one of them."""
     if not ranges:
         return None
     low, high = min(r[0] for r in ranges), max(r[1] for r in ranges)

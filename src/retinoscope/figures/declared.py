@@ -1,4 +1,4 @@
-"""An array of a result together with what its field declares about it."""
+"""An array of a result together with the description in its field."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from retinoscope.core.wording import number
 
 
 class Declared:
-    """Values, names, coordinates and labels; files of older versions declare less."""
+    """Values, names, coordinates and labels; files of older versions describe less."""
 
     def __init__(self, result: Result, name: str, about: Mapping[str, Any]) -> None:
         self.result, self.name, self.about = result, name, about
@@ -33,17 +33,17 @@ class Declared:
         return self.result.described()[name].metadata["unit"] if name else ""
 
     def error(self, value: float) -> tuple[str, ...]:
-        """A cell of the table, where standard errors are known."""
+        """The standard error as a table cell, if known."""
         return (number(value),) if self.about["error"] else ()
 
     @property
     def draw(self) -> str:
-        """What it asks to be drawn as; empty where its shape says so."""
+        """The requested kind of figure; empty if the shape determines it."""
         return self.about.get("draw") or ""
 
     @property
     def fits(self) -> bool:
-        """Whether its shape is one that can be drawn; a map of one row is a line, not a map."""
+        """Whether its shape can be drawn; a map of one row is a line, not a map."""
         shape = self.values.shape
         if self.draw == "images":
             return self.values.size > 0 and (len(shape) == 3 or (len(shape) == 4 and shape[3] == 3))
@@ -55,27 +55,27 @@ class Declared:
 
     @property
     def empty(self) -> bool:
-        """Whether there is nothing to see."""
+        """Whether there is nothing to draw."""
         return bool(np.isnan(self.values).all())
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the rows."""
+        """The names of the rows."""
         return self.result.units if self.axis == "unit" else self.other("rows")
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """Of the rows, where they are units."""
+        """The kinds of the rows, if they are units."""
         return self.result.kinds or ("",) * len(self.result.units)
 
     @property
     def about_rows(self) -> list[tuple[str, ...]]:
-        """What is known of each row: the name, and of a unit its kind."""
+        """The name of each row, and for units the kind."""
         kinds = [self.kinds] if self.axis == "unit" else []
         return list(zip(self.names, *kinds, strict=True))
 
     def named(self, axis: int) -> list[str]:
-        """Names along the first (0) or the last (−1) axis; numbers where there are none."""
+        """Names along the first (0) or the last (−1) axis; numbers if there are no names."""
         count = self.values.shape[axis]
         names = self.other("points" if axis else "rows")
         if not len(names) and self.about["axes"][axis] == "unit":
@@ -83,7 +83,7 @@ class Declared:
         return [str(name) for name in names] if len(names) else [str(i) for i in range(count)]
 
     def borders(self, axis: int) -> tuple[int, ...]:
-        """Indices along an axis at which another group begins."""
+        """Indices along an axis at which a new group begins."""
         groups = self.other("column_groups" if axis else "row_groups")
         if not len(groups) and self.about["axes"][axis] == "unit":
             groups = self.result.stages
@@ -91,7 +91,7 @@ class Declared:
 
     @property
     def colours(self) -> dict[str, Any]:
-        """How values become colours."""
+        """The mapping from values to colours."""
         limits = self.about.get("limits")
         return {
             "diverging": self.about.get("colours") == "diverging",
@@ -100,7 +100,7 @@ class Declared:
 
     @property
     def x_label(self) -> str:
-        """What lies along x: the last axis with its unit; for a path, what its coordinates are."""
+        """The label of the x axis: the last axis with its unit; for a path, its coordinates."""
         last, unit = self.about["axes"][-1], self.unit_of("x")
         if self.about.get("points") and self.about["x"]:
             return unit or self.about["x"].replace("_", " ")

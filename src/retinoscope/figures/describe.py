@@ -1,4 +1,4 @@
-"""Figures of a result, from what its fields declare: no figure is made for one probe alone."""
+"""Makes the figures of a result from the descriptions of its fields; no probe has special code."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from retinoscope.figures.figure import (
 )
 
 _FEW = 4
-"""Lines up to which each has a colour of its own and its name in the figure."""
+"""Maximum number of lines for which each has its own colour and its name in the figure."""
 _PLAIN = ("stem",)
-"""Kinds that need no background: there is one, and it is the first."""
+"""Kinds without a background: there is only one stem, and it always comes first."""
 
 
 def figures(result: Result) -> list[Figure]:
-    """A figure for each array that has one and is not empty, in the order of the fields."""
+    """One figure for each array that has a figure and is not empty, in the order of the fields."""
     return [_figure(array) for array in _worthwhile(result) if not array.empty]
 
 
 def figure(result: Result, field: str | None = None) -> Figure:
-    """The figure of one field, also of one that has none by itself; the first if not given."""
+    """The figure of one field, even if it has none by default. Default: the first figure."""
     if field is None:
         for array in _worthwhile(result):
             return _figure(array)
@@ -72,7 +72,7 @@ def _figure(array: Declared) -> Figure:
 
 
 def _bars(array: Declared) -> Figure:
-    """A value for each of a few named parts, in the order in which they are given."""
+    """One value for each of a few named parts, in the given order."""
     points = [
         Point(float(place), float(v), float(e), f"{part} · {number(v)}{plus_minus(e)}")
         for place, (part, v, e) in enumerate(
@@ -87,7 +87,7 @@ def _bars(array: Declared) -> Figure:
 
 
 def _single(array: Declared) -> Figure:
-    """One curve over an axis that does not count units; a path where its points have names."""
+    """One curve over an axis that does not count units; a path if its points have names."""
     places = array.other("x", np.arange(len(array.values), dtype=float))
     names = [str(name) for name in array.other("points")]
     shading, shades = None, [""] * len(array.values)
@@ -118,7 +118,7 @@ def _single(array: Declared) -> Figure:
 
 
 def _by_depth(array: Declared) -> Figure:
-    """Values after each unit over normalised depth, kinds as backgrounds (figs 8 and 9)."""
+    """Values after each unit over normalised depth, with kinds as backgrounds (figs 8 and 9)."""
     count = len(array.values)
     units = zip(array.names, array.kinds, array.values, array.errors, strict=True)
     rows = tuple((unit, kind, number(v), number(e)) for unit, kind, v, e in units)
@@ -137,7 +137,7 @@ def _by_depth(array: Declared) -> Figure:
 
 
 def _curves(array: Declared) -> Figure:
-    """One curve per row: units from dark to light (fig. 2a), few others in colours of their own."""
+    """One curve per row: units from dark to light (fig. 2a), few other rows in distinct colours."""
     values = array.values
     places = np.broadcast_to(array.other("x", np.arange(values.shape[1])), values.shape)
     few = array.axis != "unit" and len(values) <= _FEW
@@ -164,7 +164,7 @@ def _curves(array: Declared) -> Figure:
 
 
 def _span(places: np.ndarray, room: float = 0.0) -> tuple[float, float]:
-    """From the first coordinate to the last, with that share of it as room on either side."""
+    """The range of the coordinates, extended by the given fraction on both sides."""
     finite = np.asarray(places, dtype=float)[np.isfinite(places)]
     low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
     more = room * (high - low) if high > low else 0.5 * abs(low) or 0.5
@@ -172,12 +172,12 @@ def _span(places: np.ndarray, room: float = 0.0) -> tuple[float, float]:
 
 
 def _marks(array: Declared) -> list[Mark]:
-    """Coordinates along the last axis that are marked."""
+    """Coordinates along the last axis to mark."""
     return [Mark(float(place), str(words)) for place, words in array.other("marks")]
 
 
 def _bands(array: Declared) -> Iterator[Band]:
-    """The kinds of units that have a colour, each from half way to its neighbours."""
+    """The kinds of units that have a colour, each extending half way to its neighbours."""
     subsamples = array.result.subsamples
     width = 1 / max(1, len(array.kinds) - 1)
     for place, kind in enumerate(array.kinds):

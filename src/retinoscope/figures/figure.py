@@ -1,4 +1,4 @@
-"""What a figure shows: lines, bars, a map, a matrix or images, with their ranges and colours."""
+"""The content of a figure: lines, bars, a map, a matrix or images, with ranges and colours."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from retinoscope.figures.scale import Scale, contours
 
 @dataclass(frozen=True)
 class Point:
-    """One value: where it lies, its standard error, and what a reader of the page sees there."""
+    """One value: its coordinates, its standard error, and the hint that the report shows for it."""
 
     x: float
     y: float
@@ -25,7 +25,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Colour:
-    """A colour of a table: a share from 0 to 1, or an index of a categorical one."""
+    """A colour in a table: a position from 0 to 1, or an index into a categorical table."""
 
     table: Table | None = None
     at: float = 0.0
@@ -43,7 +43,7 @@ class Colour:
 
 @dataclass(frozen=True, eq=False)
 class Shading:
-    """Values that colour the points of a line."""
+    """Values that determine the colours of the points of a line."""
 
     values: np.ndarray
     label: str
@@ -54,17 +54,17 @@ class Shading:
 
 @dataclass(frozen=True)
 class Line:
-    """Points joined in order; those that are not finite leave a gap."""
+    """Points joined in order; values that are not finite leave a gap."""
 
     points: Sequence[Point]
     colour: Colour = Colour()
     name: str = ""
     filled: bool = False
-    """Whether the area below it counts: a density."""
+    """Whether to fill the area under the line, as for a density."""
     ends: tuple[str, str] | None = None
     """Names of the first and the last point, for a path."""
     names: Sequence[str] = ()
-    """Of all points, for a path."""
+    """Names of all points, for a path."""
     shading: Shading | None = None
 
     def column(self, name: str) -> np.ndarray:
@@ -74,7 +74,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Band:
-    """A stretch of the x axis with a background, for the kind of a unit."""
+    """An interval of the x axis with a background, for the kind of a unit."""
 
     start: float
     stop: float
@@ -83,7 +83,7 @@ class Band:
 
 @dataclass(frozen=True)
 class Mark:
-    """A coordinate on the x axis where something ends or begins, and what."""
+    """A marked coordinate on the x axis, with a text."""
 
     x: float
     words: str
@@ -98,31 +98,31 @@ class Lines:
     y_label: str
     bands: Sequence[Band] = ()
     zero: bool = False
-    """Whether a line at y = 0 helps to read it."""
+    """Whether to draw a line at y = 0."""
     y_range: tuple[float, float] | None = None
     name: str = ""
     x_range: tuple[float, float] = (0.0, 1.0)
     marks: Sequence[Mark] = ()
     legend: bool = False
-    """Whether lines are named within the figure: where they are few, and no units."""
+    """Whether to show a legend: if there are few lines and they are not units."""
 
     @property
     def errors(self) -> str:
-        """How standard errors are drawn: of a single line; several would hide each other."""
+        """How standard errors are drawn: only for a single line, since several would overlap."""
         return "Shaded" if len(self.lines) == 1 and sure(self.lines[0].points) else ""
 
     @property
     def y_limits(self) -> tuple[float, float]:
-        """Both ends of the y axis."""
+        """The two ends of the y axis."""
         return self.y_range or value_range(self.lines, self.zero)
 
 
 @dataclass(frozen=True)
 class Bars:
-    """A bar per name, from top to bottom as given; whiskers are two standard errors."""
+    """One bar per name, from top to bottom in the given order; whiskers are two standard errors."""
 
     points: Sequence[Point]
-    """Their y is the length of the bar."""
+    """The y of each point is the length of its bar."""
     names: Sequence[str]
     label: str
     name: str = ""
@@ -134,7 +134,7 @@ class Bars:
         return "Whiskers" if sure(self.points) else ""
 
     def range(self) -> tuple[float, float]:
-        """All bars from 0, with their whiskers and some room at the end."""
+        """The range of all bars, including 0 and the whiskers, with a margin."""
         low, high = value_range([Line(self.points)], zero=True)
         negative = any(p.y < 0 for p in self.points)
         return low if negative else 0.0, high
@@ -142,27 +142,27 @@ class Bars:
 
 @dataclass(frozen=True)
 class IsoLine:
-    """Where a map has a value: lines through points (n, 2) in the coordinates of its axes."""
+    """A contour line of a map: lines through points (n, 2) in the coordinates of its axes."""
 
     level: float
     lines: Sequence[np.ndarray]
     ink: str
-    """Light on dark colours, dark on light ones."""
+    """The line colour: light on dark colours, dark on light ones."""
 
 
 @dataclass(frozen=True, eq=False)
 class Map:
-    """Values over two axes as a heat map with iso-lines."""
+    """Values over two axes as a heat map with contour lines."""
 
     x: np.ndarray
-    """Coordinates in ascending order, as those of y."""
+    """Coordinates in ascending order, like those of y."""
     y: np.ndarray
     values: np.ndarray
     """One row per y."""
     hints: Sequence[Sequence[str]]
-    """What a reader of the page sees when pointing at a cell."""
+    """The hint that the report shows for each cell."""
     labels: tuple[str, str, str]
-    """Of x, of y and of the values."""
+    """The labels of x, y and the values."""
     name: str = ""
     scale: Scale | None = None
     diverging: bool = False
@@ -171,7 +171,7 @@ class Map:
     errors: ClassVar[str] = ""
 
     def iso_lines(self) -> list[IsoLine]:
-        """At the numbers beside the colours; straight in shares of the scale between cells."""
+        """Contour lines at the tick values of the colour scale, interpolated linearly on it."""
         scale = scale_of(self)
         shares = scale.share(self.values)
         found = []
@@ -184,25 +184,25 @@ class Map:
 
     @property
     def edges(self) -> tuple[np.ndarray, np.ndarray]:
-        """Where cells end along x and y: half way between neighbours."""
+        """The edges of the cells along x and y, half way between neighbours."""
         return _edges(self.x), _edges(self.y)
 
     @property
     def centre(self) -> bool:
-        """Whether the origin is in sight, which is marked by a cross."""
+        """Whether the origin is inside the map; it is then marked with a cross."""
         return all(edges[0] <= 0 <= edges[-1] for edges in self.edges)
 
 
 @dataclass(frozen=True, eq=False)
 class Matrix:
-    """A value for each pair of a named row and a named column; the first row is at the top."""
+    """One value for each pair of a named row and a named column; the first row is at the top."""
 
     values: np.ndarray
     rows: Sequence[str]
     columns: Sequence[str]
     hints: Sequence[Sequence[str]]
     labels: tuple[str, str, str]
-    """Of columns, of rows and of the values."""
+    """The labels of columns, rows and values."""
     name: str = ""
     row_borders: Sequence[int] = ()
     """Rows before which a group begins, such as a stage."""
@@ -215,13 +215,13 @@ class Matrix:
 
     @property
     def border_ink(self) -> str:
-        """A colour that is seen on those of the cells."""
+        """A line colour that is visible on the colours of the cells."""
         return "#1c2430" if self.diverging else "#ffffff"
 
 
 @dataclass(frozen=True, eq=False)
 class Images:
-    """Small images side by side: (N, H, W) coloured by value, or (N, H, W, 3) as they are."""
+    """Small images side by side: (N, H, W) coloured by value, or (N, H, W, 3) in RGB."""
 
     values: np.ndarray
     captions: Sequence[str]
@@ -235,16 +235,16 @@ class Images:
 
     @property
     def plain(self) -> bool:
-        """Whether they are red, green and blue themselves."""
+        """Whether they are RGB images."""
         return self.values.ndim == 4
 
     @property
     def columns(self) -> int:
-        """How many stand beside each other."""
+        """The number of images per row."""
         return min(6, len(self.values))
 
     def pixels(self, index: int) -> np.ndarray:
-        """Red, green and blue (H, W, 3) of an image, each from 0 to 255."""
+        """The RGB pixels (H, W, 3) of an image, from 0 to 255."""
         values = self.values[index]
         if self.plain:
             return np.rint(255 * np.clip(np.nan_to_num(values), 0, 1)).astype(np.uint8)
@@ -259,7 +259,7 @@ Chart = Lines | Bars | Map | Matrix | Images
 
 @dataclass(frozen=True)
 class Figure:
-    """One array of one result: what is drawn, and its numbers as a table."""
+    """One array of one result: the chart, and its numbers as a table."""
 
     field: str
     title: str
@@ -269,19 +269,19 @@ class Figure:
 
 
 def scale_of(chart: Map | Matrix | Images | Shading) -> Scale:
-    """Its scale: one that it shares with its neighbours, or its own."""
+    """The colour scale: one shared with its neighbours, or its own."""
     return chart.scale or Scale.of(chart.values, chart.diverging, chart.limits)
 
 
 def sure(points: Sequence[Point]) -> bool:
-    """Whether any of them has a standard error."""
+    """Whether any point has a standard error."""
     return any(math.isfinite(p.error) and p.error > 0 for p in points)
 
 
 def value_range(lines: Sequence[Line], zero: bool = False) -> tuple[float, float]:
-    """A range that holds all finite values with some room, and 0 if asked."""
+    """A range that includes all finite values with a margin, and 0 if requested."""
     values = [p.y for line in lines for p in line.points if math.isfinite(p.y)]
-    if len(lines) == 1:  # then its errors are drawn too
+    if len(lines) == 1:  # its errors are drawn too
         for p in lines[0].points:
             if math.isfinite(p.y) and math.isfinite(p.error):
                 values += [p.y - 2 * p.error, p.y + 2 * p.error]
@@ -293,7 +293,7 @@ def value_range(lines: Sequence[Line], zero: bool = False) -> tuple[float, float
 
 
 def _edges(places: np.ndarray) -> np.ndarray:
-    """The ends of cells: half way between neighbours, and as far beyond the first and the last."""
+    """The edges of cells: half way between neighbours, and equally far beyond the ends."""
     half = np.diff(places) / 2
     first, last = places[:1] - half[:1], places[-1:] + half[-1:]
     return np.concatenate([first, places[:-1] + half, last])

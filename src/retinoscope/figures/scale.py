@@ -1,4 +1,4 @@
-"""Which values colours tell apart: ends, clipping, logarithm, round numbers and iso-lines."""
+"""Colour scales: ends, clipping, logarithm, round tick values and contour lines."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from typing import Literal
 import numpy as np
 
 _TIMES = 5.0
-"""How far above the lowest value colours go, in distances from there to the median.
+"""Upper end of the colours, as a multiple of the distance from the lowest value to the median.
 
-A bowl is about 3 medians high at the corners of a square, so only what explodes is clipped.
+A bowl is about 3 medians high at the corners of a square, so only extreme values are clipped.
 """
 _EXPLODES = 20.0
-"""How many times the quartiles' heights differ where only a logarithm shows both."""
+"""Ratio of the quartiles' heights above which a logarithmic scale is used."""
 _ROUNDING = 1e-6
-"""A share of the scale by which a value may lie beyond its end unmentioned."""
+"""Fraction of the scale by which a value may exceed its end without being called clipped."""
 
 
 @dataclass(frozen=True)
 class Scale:
-    """A range of values as shares from 0 to 1."""
+    """A mapping from a range of values to 0 … 1."""
 
     low: float
     high: float
@@ -30,7 +30,7 @@ class Scale:
     clipped: bool = False
     """Whether there are values beyond its ends."""
     diverging: bool = False
-    """Whether colours go to either side of the middle."""
+    """Whether colours diverge from the centre."""
 
     @classmethod
     def of(
@@ -39,7 +39,7 @@ class Scale:
         diverging: bool = False,
         limits: Sequence[float] | None = None,
     ) -> Scale:
-        """The scale of all finite values; a few very large ones do not make the others alike."""
+        """The scale of all finite values; a few very large ones do not compress the others."""
         finite = np.asarray(values, dtype=float)[np.isfinite(values)]
         if limits is not None:
             low, high = map(float, limits)
@@ -70,18 +70,18 @@ class Scale:
 
     @property
     def table(self) -> Literal["sequential", "diverging"]:
-        """Which colours it takes."""
+        """The colour table that it uses."""
         return "diverging" if self.diverging else "sequential"
 
     def share(self, values: np.ndarray) -> np.ndarray:
-        """From 0 to 1; clipped values lie beyond, and what is not finite is NaN."""
+        """Positions from 0 to 1; clipped values are outside, values that are not finite are NaN."""
         values = np.where(np.isfinite(values), values, np.nan)
         if self.log:
             return np.log(values / self.low) / math.log(self.high / self.low)
         return (values - self.low) / (self.high - self.low)
 
     def levels(self) -> list[float]:
-        """Round values for iso-lines and the numbers beside the colours."""
+        """Round values for contour lines and the tick labels of the colour scale."""
         if not self.log:
             return ticks(self.low, self.high, 8)
         first, last = math.floor(math.log10(self.low)), math.ceil(math.log10(self.high))
@@ -97,7 +97,7 @@ def common_scale(
     limits: Sequence[float] | None = None,
     times: float = 4.0,
 ) -> Scale | None:
-    """One scale for arrays side by side; None where one of them would have a single colour."""
+    """A common scale for arrays side by side; None if one of them would have a single colour."""
     if not arrays:
         return None
     everything = np.concatenate([values.ravel() for values in arrays])
@@ -130,12 +130,12 @@ def ticks(low: float, high: float, about: int = 5) -> list[float]:
 def contours(
     values: np.ndarray, level: float, x: np.ndarray | None = None, y: np.ndarray | None = None
 ) -> list[np.ndarray]:
-    """The lines on which ``values`` are ``level``, each as points (n, 2).
+    """The contour lines of ``values`` at ``level``, each as points (n, 2).
 
     Args:
-        values: One row per y; where one of four neighbours is NaN there is no line between them.
+        values: One row per y; there is no line between four neighbours if one is NaN.
         level: The value to follow.
-        x: Coordinates of the columns; their indices if not given.
+        x: Coordinates of the columns. Default: their indices.
         y: Coordinates of the rows.
 
     Example:

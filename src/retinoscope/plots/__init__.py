@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 
 def plot(result: Result, ax: Axes | None = None, field: str | None = None) -> Axes:
-    """Draw one array of a result, as its field declares it and as the page shows it.
+    """Draw one array of a result in the same way as the report.
 
     Args:
-        result: What was measured.
-        ax: Where to draw; axes of a new figure if not given.
-        field: Which array; the first that has a figure if not given, or what the file of the
-            probe's name in this room draws, if there is one.
+        result: The result to draw.
+        ax: The axes to draw on. Default: a new figure.
+        field: The array to draw. Default: the file named after the probe in this package decides,
+            if there is one; otherwise the first array with a figure.
     """
     own = f"{__name__}.{result.probe}"
     if field is None and find_spec(own):

@@ -1,4 +1,4 @@
-"""A network at a glance: kinds as colours, resolution as height, stages as groups.
+"""Pictures of anatomies: kinds as colours, resolution as height, stages as groups.
 
 Colours as in Park & Kim (2022, arXiv:2202.06709): white for convolutions and MLPs, grey for
 attention, blue for subsampling.
@@ -42,7 +42,7 @@ _FORMATS = {".svg": "svg", ".png": "png", ".pdf": "pdf"}
 
 
 def draw(anatomies: Sequence[Anatomy], path: Path) -> None:
-    """Draw the anatomies one below the other, on one scale, into a file."""
+    """Draw the anatomies below each other, on a common scale, into a file."""
     suffix = picture_format(path)
     with mpl.rc_context(_STYLE):
         write_atomically(path, _rendered(anatomies, suffix))
@@ -65,20 +65,22 @@ def _rendered(anatomies: Sequence[Anatomy], suffix: str) -> bytes:
 
 
 def picture_format(path: Path) -> str:
-    """The format that a file's ending asks for."""
+    """The image format that a file's ending selects."""
     if path.suffix not in _FORMATS:
-        raise WrongInput(f"A picture ends in {', '.join(_FORMATS)}; got {str(path)!r}.")
+        raise WrongInput(
+            f"The file name of a picture must end in {', '.join(_FORMATS)}; got {str(path)!r}."
+        )
     return _FORMATS[path.suffix]
 
 
 def plot(anatomy: Anatomy, ax: Axes | None = None, tallest: float | None = None) -> Axes:
-    """Draw one anatomy: a box per unit, of height 1 + log₂ of the rows of its map.
+    """Draw one anatomy: one box per unit, of height 1 + log₂ of the rows of its map.
 
     Args:
-        anatomy: What to draw.
-        ax: Where; axes of a new figure if not given.
-        tallest: The height of the tallest box that needs room, to draw several on one scale; that
-            of this anatomy if not given.
+        anatomy: The anatomy to draw.
+        ax: The axes to draw on. Default: a new figure.
+        tallest: The height of the tallest box, to draw several anatomies on a common scale.
+            Default: that of this anatomy.
     """
     middle = max(4.0, (tallest or _tallest([anatomy])) / 2 - 0.2)
     ax = ax or Figure(figsize=(10, 2), layout="constrained").add_subplot()

@@ -1,4 +1,4 @@
-"""A result drawn from what its fields declare."""
+"""Draws a result from the descriptions of its fields."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def plot(result: Result, ax: Axes | None = None, field: str | None = None) -> Axes:
-    """One array: the first that has a figure, or that of a field."""
+    """Draw one array: that of ``field``, or the first with a figure."""
     described = figure(result, field)
     ax = draw(described.chart, ax)
     ax.set_title(described.title, fontsize="small", wrap=True)
@@ -30,20 +30,20 @@ def plot(result: Result, ax: Axes | None = None, field: str | None = None) -> Ax
 def plot_together(
     results: Mapping[str, Result], field: str | None = None, ax: Axes | None = None
 ) -> Axes:
-    """The curves of several results in one figure, with the colours that the page gives them.
+    """Draw the curves of several results in one figure, with the same colours as the report.
 
     Args:
-        results: By the names of their models; all of one probe.
-        field: Which array; the first that has a figure if not given.
-        ax: Where to draw; axes of a new figure if not given.
+        results: Results of one probe, by the names of their models.
+        field: The array to draw. Default: the first with a figure.
+        ax: The axes to draw on. Default: a new figure.
     """
     described = [figure(result, field) for result in results.values()]
     colours = [Colour("categorical", place) for place in range(len(described))]
     chart = together([one.chart for one in described], list(results), colours)
     if chart is None:
         raise WrongInput(
-            "Only curves of two or more results can be drawn together; draw others one by one "
-            "with plot(result, field=…)."
+            "Only curves of two or more results can be drawn together; draw other results one by "
+            "one with plot(result, field=…)."
         )
     ax = draw(chart, ax)
     ax.set_title(described[0].title, fontsize="small", wrap=True)
@@ -51,13 +51,15 @@ def plot_together(
 
 
 def plot_surface(result: Result, field: str | None = None, ax3d: Axes3D | None = None) -> Axes3D:
-    """A map as a surface: level where it is clipped, with holes where it is not finite.
+    """Draw a map as a surface: flat where it is clipped, with holes where it is not finite.
 
     ``ax3d`` comes from ``add_subplot(projection="3d")``.
     """
     chart = figure(result, field).chart
     if not isinstance(chart, Map):
-        raise WrongInput(f"Only a map has a surface; {field or 'the first array'} is none.")
+        raise WrongInput(
+            f"Only a map can be drawn as a surface; {field or 'the first array'} is not a map."
+        )
     ax = ax3d or Figure(figsize=(4.4, 4), layout="constrained").add_subplot(projection="3d")
     draw_surface(chart, ax)
     return ax

@@ -1,4 +1,4 @@
-"""Charts with matplotlib: the same data, ranges, colours and iso-lines as on the page."""
+"""Draws charts with matplotlib: the same data, ranges, colours and contour lines as the report."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from mpl_toolkits.mplot3d.axes3d import Axes3D
 
 _MANY = 60
-"""Points beyond which a line has no dots."""
+"""Number of points above which a line has no dots."""
 
 
 def draw(chart: Chart, ax: Axes | None = None) -> Axes:
@@ -50,7 +50,7 @@ def draw(chart: Chart, ax: Axes | None = None) -> Axes:
 
 
 def _size(chart: Chart) -> tuple[float, float]:
-    """In inches."""
+    """The size in inches."""
     match chart:
         case Bars():
             return 4, max(2.0, 0.8 + 0.2 * len(chart.names))
@@ -71,7 +71,7 @@ def _lines(chart: Lines, ax: Axes) -> None:
         ax.axvspan(band.start, band.stop, color=BANDS[band.kind], linewidth=0, zorder=0)
     for mark in chart.marks:
         ax.axvline(mark.x, color="#888888", linewidth=0.8, linestyle="--", zorder=1)
-        # The x of the axis, the y as a share of its height.
+        # x in data coordinates, y as a fraction of the axis height.
         ax.text(mark.x, 0.02, f" {mark.words}", transform=ax.get_xaxis_transform(), color="#666666",
                 fontsize="x-small")  # fmt: skip
     for line in chart.lines:
@@ -89,7 +89,7 @@ def _line(line: Line, ax: Axes, errors: bool) -> None:
     style: dict[str, Any] = {"color": "#9aa3ae"} if line.shading else {"color": ink}
     label = (
         (line.name or "_") if np.isfinite(y).any() else "_"
-    )  # what matplotlib leaves out of legends
+    )  # matplotlib omits such labels from legends
     ax.plot(x, y, label=label, marker=dots, markersize=3, linewidth=1.2, zorder=2, **style)
     if errors:
         error = 2 * np.nan_to_num(line.column("error"))
@@ -152,7 +152,7 @@ def _matrix(chart: Matrix, ax: Axes) -> None:
 
 
 def _images(chart: Images, ax: Axes) -> None:
-    """In one grid, each one unit wide; captions below."""
+    """Images in one grid, each one unit wide, with captions below."""
     tall = chart.values.shape[1] / chart.values.shape[2]
     step = tall + 0.25
     for index, caption in enumerate(chart.captions):
@@ -174,7 +174,7 @@ def _images(chart: Images, ax: Axes) -> None:
 
 
 def draw_surface(chart: Map, ax: Axes3D) -> None:
-    """Heights are shares of the scale, with its round numbers beside them."""
+    """Heights are positions on the scale, with its round tick values."""
     scale = scale_of(chart)
     across, up = np.meshgrid(chart.x, chart.y)
     heights = np.clip(scale.share(chart.values), 0, 1)
@@ -190,7 +190,7 @@ def draw_surface(chart: Map, ax: Axes3D) -> None:
 
 
 def _mesh(x: np.ndarray, y: np.ndarray, values: np.ndarray, scale: Scale, ax: Axes) -> Any:
-    """A cell per value; grey where it is not finite."""
+    """One cell per value; grey if it is not finite."""
     ax.set_facecolor(HOLE)
     return ax.pcolormesh(x, y, np.ma.masked_invalid(values), **_colours(scale))
 
@@ -209,7 +209,7 @@ def _colour_bar(
     extend = beyond if scale.clipped else "neither"
     bar = ax.figure.colorbar(shown, ax=ax, label=label, extend=extend, **where)
     levels = scale.levels()
-    if where:  # numbers side by side need more room
+    if where:  # horizontal numbers need more room
         levels = levels[:: max(1, len(levels) // 5)]
     bar.set_ticks(levels, labels=[axis_number(v) for v in levels])
     bar.minorticks_off()

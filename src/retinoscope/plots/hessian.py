@@ -1,4 +1,4 @@
-"""Eigenvalues of the Hessian as in figures 1 and 4 of Park & Kim (2022, arXiv:2202.06709)."""
+"""Draws eigenvalues of the Hessian as in figs 1 and 4 of Park & Kim (2022, arXiv:2202.06709)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def plot(result: HessianResult, ax: Axes | None = None) -> Axes:
-    """The density of the eigenvalues found, in one colour below 0 and in another above."""
+    """Draw the density of the eigenvalues, with different colours below and above 0."""
     sides = [side for side in ("negative", "positive") if getattr(result, side).size]
     charts = [figure(result, side).chart for side in sides or ("negative",)]
     ax = draw(overlaid([c for c in charts if isinstance(c, Lines)], sides or ("none",)), ax)

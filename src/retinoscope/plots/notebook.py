@@ -1,4 +1,4 @@
-"""Results draw themselves in a notebook: one formatter for all of them, known to IPython alone."""
+"""Shows results as figures in notebooks, with one IPython formatter for all results."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def as_png(result: Result) -> bytes | None:
-    """The figure of a result; None where there is nothing to draw."""
+    """The figure of a result as PNG; None if there is nothing to draw."""
     try:
         figure: Figure = plot(result).figure  # pyright: ignore[reportAssignmentType]
     except WrongInput:
@@ -25,7 +25,7 @@ def as_png(result: Result) -> bytes | None:
 
 
 def register() -> None:
-    """Tell IPython how to show results, if it runs."""
+    """Register the formatter with IPython, if it is running."""
     from IPython.core.getipython import get_ipython
 
     shell = get_ipython()

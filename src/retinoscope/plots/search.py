@@ -1,4 +1,4 @@
-"""Accuracy over the number of attention units, as in fig. 12a of Park & Kim (arXiv:2202.06709)."""
+"""Draws accuracy over the number of attention units, as in fig. 12a of arXiv:2202.06709."""
 
 from __future__ import annotations
 
@@ -23,22 +23,23 @@ _CHOSE, _TESTED = "#1f5a94", "#999999"
 
 
 def plot(result: Search, ax: Axes | None = None) -> Axes:
-    """The kept candidates as a line, with a standard deviation over seeds to either side.
+    """Draw the accepted candidates as a line, with a standard deviation over seeds to either side.
 
-    Those that were refused are hollow, on a dotted line from what they were built from.
+    Rejected candidates are hollow, on a dotted line from the network they were built from.
     """
     ax = ax or Figure(figsize=(5, 3.5), layout="constrained").add_subplot()
     kept = np.flatnonzero(result.kept)
     if not np.isnan(result.test_mean).all():
         ax.plot(
             result.msas[kept], result.test_mean[kept], color=_TESTED, linestyle="--", marker="s",
-            markersize=3, label="test split, which chose nothing", zorder=1,
+            markersize=3, label="test split, not used for the choice", zorder=1,
         )  # fmt: skip
     ax.errorbar(
         result.msas[kept], result.held_out_mean[kept],
         # A single seed has no deviation.
         yerr=np.nan_to_num(result.held_out_deviation[kept]), color=_CHOSE, marker="o",
-        markersize=5, capsize=2, elinewidth=0.8, label="held-out images, which chose", zorder=3,
+        markersize=5, capsize=2, elinewidth=0.8, label=
+            "held-out images, used for the choice", zorder=3,
     )  # fmt: skip
     _refused(result, ax)
     for place, plan in enumerate(result.plans):
@@ -70,11 +71,11 @@ def _refused(result: Search, ax: Axes) -> None:
             markersize=5, markerfacecolor="white", capsize=2, elinewidth=0.8, linestyle="none",
             label=label, zorder=2,
         )  # fmt: skip
-        label = ""  # one line of the legend for all of them
+        label = ""  # one legend entry for all of them
 
 
 def draw(result: Search, path: Path) -> None:
-    """Draw a search into a file, whose ending says in which format."""
+    """Draw a search into a file; its ending selects the format."""
     suffix = picture_format(path)
     buffer = io.BytesIO()
     with mpl.rc_context(_STYLE):

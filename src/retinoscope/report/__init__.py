@@ -1,1 +1,1 @@
-"""Run folders in, one report.html out."""
+"""Builds one report.html from run folders."""

@@ -1,4 +1,4 @@
-"""The anatomy of a network as SVG: a box per unit, higher by one step per doubling of its rows."""
+"""The anatomy of a network as SVG: one box per unit, one step higher per doubling of its rows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _BOX, _GAP, _LOWEST, _OCTAVE, _HEIGHT = 14.0, 3.0, 12.0, 9.0, 104.0
 
 
 def anatomy_picture(anatomy: Anatomy) -> Markup:
-    """From stem to head; pointing at a box tells what it is."""
+    """The units from stem to head; hovering over a box shows its description."""
     boxes, left = [], 2.0
     tall = max([_HEIGHT, *(_height(unit) + 4 for unit in anatomy)])
     stage = None
@@ -34,7 +34,7 @@ def anatomy_picture(anatomy: Anatomy) -> Markup:
 
 
 def _height(unit: Unit) -> float:
-    """The same for the same number of rows in every picture; without maps, that of one row."""
+    """The height for the number of rows, the same in every picture; without maps, one row."""
     return _LOWEST + _OCTAVE * math.log2(unit.grid.height if unit.grid else 1)
 
 

@@ -1,4 +1,4 @@
-"""One HTML file from run folders: no network, no model, nothing but what was measured."""
+"""Builds one HTML file from run folders, without network access and without the models."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Panel:
 
     subject: str
     brief: str
-    """Its protocol in one line; empty if all charts of the row have the same."""
+    """The protocol in one line; empty if all charts of the row share it."""
     figure: Figure
     svg: Markup
     surface: Markup
@@ -46,7 +46,7 @@ class Panel:
     svg_file: str
     stem: str
     colour: str
-    """Of the model, as a web colour."""
+    """The colour of the model, as a web colour."""
 
 
 @dataclass(frozen=True)
@@ -65,13 +65,13 @@ class Row:
     title: str
     panels: Sequence[Panel]
     brief: str
-    """The protocol that all of them share; empty if they differ."""
+    """The common protocol; empty if the protocols differ."""
     note: str
-    """What to mind in comparing them; empty if their axes are the same."""
+    """A note on comparing the charts; empty if their axes are the same."""
     without: Sequence[str]
-    """Subjects that have nothing to draw here."""
+    """Subjects without anything to draw here."""
     together: Together | None = None
-    """The same in one chart, where that can be read."""
+    """The same in one chart, if it is readable."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Section:
     sentences: Sequence[tuple[str, Sequence[str]]]
     protocols: Sequence[tuple[str, Sequence[tuple[str, str]]]]
     downloads: Sequence[tuple[str, str, str]]
-    """Subject, file name and address of each result as JSON."""
+    """Subject, file name and URL of each result as JSON."""
 
 
 def build_report(
@@ -95,13 +95,13 @@ def build_report(
     title: str = "",
     empty: bool = False,
 ) -> Path:
-    """Write the report of one or several run folders; returns where it is.
+    """Write the report of one or several run folders; returns its path.
 
     Args:
         runs: The folders.
-        out: The file; ``report.html`` in the first folder if not given.
-        title: Of the page; the names of the models if not given.
-        empty: Write a page also where nothing has been measured yet; it says so.
+        out: The file to write. Default: ``report.html`` in the first folder.
+        title: The title of the page. Default: the names of the models.
+        empty: Whether to write a page even if nothing has been measured yet.
     """
     folders = [Path(run) for run in ([runs] if isinstance(runs, str | Path) else runs)]
     path = Path(out) if out is not None else folders[0] / "report.html"
@@ -110,13 +110,13 @@ def build_report(
         write_atomically(path, page)
     except OSError as error:
         raise RunFolderError(
-            f"The report cannot be written to {str(path)!r}: {error.strerror}. Name another file."
+            f"The report cannot be written to {str(path)!r}: {error.strerror}. Choose another file."
         ) from error
     return path
 
 
 def render(collected: Collected, title: str = "") -> str:
-    """The whole page."""
+    """The complete page as HTML."""
     examined = told_apart(collected.examined)
     several = len(examined) > 1
     colours = {
@@ -156,7 +156,7 @@ def render(collected: Collected, title: str = "") -> str:
 
 
 def told_apart(examined: Sequence[Examined]) -> list[Examined]:
-    """The subjects, those of one name with what distinguishes them behind it."""
+    """The names of the subjects; equal names get a suffix that distinguishes them."""
     count = Counter(subject.name for subject in examined)
     named, seen = [], Counter[str]()
     for subject in examined:
@@ -175,7 +175,7 @@ def _asset(name: str) -> str:
 
 
 def _sections(examined: Sequence[Examined], colours: Mapping[str, Colour]) -> list[Section]:
-    """Results that can be compared stand together: the same probe under the same protocol."""
+    """Results grouped by comparability: the same probe under the same protocol."""
     groups: dict[tuple[str, str], list[tuple[Examined, Measured]]] = {}
     for subject in examined:
         for measured in subject.measured:

@@ -1,4 +1,4 @@
-"""What the page says about each model before any figure: what it is, and how well it does."""
+"""The card of each model at the top of the report: its description and its accuracy."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from retinoscope.report.words import preprocessing_words
 
 
 def card(subject: Examined) -> dict[str, Any]:
-    """All that the card of a model shows."""
+    """Everything that the card of a model shows."""
     anatomy = subject.anatomy
     return {
         "name": subject.name,
@@ -35,7 +35,7 @@ def card(subject: Examined) -> dict[str, Any]:
 
 
 def accuracy(subject: Examined) -> list[dict[str, str]]:
-    """How often the model is right on each set of images on which that was measured."""
+    """The accuracy of the model on each set of images for which it was measured."""
     return [
         {
             "right": result.in_short(),
@@ -48,13 +48,13 @@ def accuracy(subject: Examined) -> list[dict[str, str]]:
 
 
 def preprocessing(subject: Examined) -> list[str]:
-    """Size, crop, interpolation and normalisation of the images, a line for each that differs."""
+    """Size, crop, interpolation and normalisation of the images, one line per variant."""
     protocols = [measured.result.protocol for measured in subject.measured]
     return list(dict.fromkeys(map(preprocessing_words, filter(_prepared, protocols))))
 
 
 def assumed(subject: Examined) -> list[str]:
-    """What was assumed because nobody said it; about augmentation only where images were."""
+    """The assumptions about the model; those about augmentation only if images were augmented."""
     protocols = [measured.result.protocol for measured in subject.measured]
     augmented = any(protocol.get("augmentation") for protocol in protocols)
     entries = dict.fromkeys(

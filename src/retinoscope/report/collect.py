@@ -1,4 +1,4 @@
-"""What run and training folders hold, read without the models: the only input of a report."""
+"""Reads run and training folders, without the models; this is the only input of a report."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from retinoscope.train.curves import LearningCurves, read_curves
 
 @dataclass(frozen=True)
 class Measured:
-    """A result, and how it came to be."""
+    """A result, with the record of how it was made."""
 
     result: Result
     note: dict[str, Any]
@@ -27,7 +27,7 @@ class Measured:
 
 @dataclass
 class Examined:
-    """One subject of a run folder, or what a training folder holds."""
+    """One subject of a run folder, or the content of a training folder."""
 
     name: str
     weights: str
@@ -35,35 +35,35 @@ class Examined:
     protocol: dict[str, Any]
     measured: list[Measured] = field(default_factory=list)
     skipped: list[dict[str, Any]] = field(default_factory=list)
-    """Probes that gave no result, each with its status (not applicable, failed) and its reason."""
+    """Probes that gave no result, each with its status (not applicable, failed) and the reason."""
     unfinished: list[dict[str, Any]] = field(default_factory=list)
-    """Probes that were started and have no result yet, with how many of their pieces are there."""
+    """Probes that were started but have no result yet, with the number of finished pieces."""
     problems: list[str] = field(default_factory=list)
     """Files that could not be read."""
 
 
 @dataclass
 class Collected:
-    """All that some folders hold."""
+    """The content of several folders."""
 
     examined: list[Examined] = field(default_factory=list)
-    """In the order of the folders, and in that in which models were asked for."""
+    """In the order of the folders, and within a folder in the order of the request."""
     waiting: list[str] = field(default_factory=list)
-    """Models that were asked for and not loaded before the run was stopped."""
+    """Requested models that were not loaded before the run was stopped."""
     failures: list[tuple[str, str]] = field(default_factory=list)
-    """Models that could not be examined, and why."""
+    """Models that could not be examined, with the reason."""
     left_out: list[tuple[str, str]] = field(default_factory=list)
-    """Folders of which nothing is shown, and why."""
+    """Folders that are not shown, with the reason."""
     commands: list[str] = field(default_factory=list)
-    """The commands that go on with what is unfinished."""
+    """The commands that resume unfinished runs."""
 
 
 def collect(runs: Iterable[Path | str], empty: bool = False) -> Collected:
-    """All subjects of all folders.
+    """Read all subjects of all folders.
 
     Args:
-        runs: Run folders, and folders of trainings.
-        empty: Whether folders in which nothing is measured yet are shown too.
+        runs: Run folders and training folders.
+        empty: Whether to include folders without any measurement.
     """
     found = Collected()
     for run in map(Path, runs):
@@ -95,8 +95,8 @@ def _subjects(run: Path) -> list[Examined]:
     trained = [_trained(run)] if (run / "training.json").is_file() else []
     if not (run / "run.json").is_file() and not trained:
         raise UnreadableFile(
-            f"{str(run)!r} is not a run folder: it has no run.json, nor the training.json of a "
-            "training. Make one with: retinoscope examine MODEL --out FOLDER"
+            f"{str(run)!r} is not a run folder: it has neither run.json nor training.json. Create "
+            "one with: retinoscope examine MODEL --out FOLDER"
         )
     folders = sorted(path.parent for path in run.glob("*/subject.json"))
     order = [one.folder for one in read_asked(run).models]
@@ -105,11 +105,11 @@ def _subjects(run: Path) -> list[Examined]:
 
 
 def _trained(folder: Path) -> Examined:
-    """A training as a subject of which nothing is known but how it learned."""
+    """A training as a subject with nothing but its learning curves."""
     called, problems = folder.resolve().name, []
     try:
         anatomy = Anatomy.from_json((folder / "anatomy.json").read_text())
-    except FileNotFoundError:  # it is written when the training is done
+    except FileNotFoundError:  # written at the end of training
         anatomy = Anatomy(called, ())
     except (OSError, ValueError, KeyError, TypeError) as error:
         anatomy = Anatomy(called, ())
@@ -123,7 +123,7 @@ def _trained(folder: Path) -> Examined:
 
 
 def _curves(folder: Path, examined: Examined) -> LearningCurves | None:
-    """How the weights of a subject were learned, if its folder says so."""
+    """The learning curves of a subject's weights, if its folder has them."""
     if not any((folder / name).exists() for name in (MARK, LOG)):
         return None
     try:
@@ -157,7 +157,7 @@ def _subject(folder: Path) -> Examined:
 
 
 def _plain(path: Path, examined: Examined) -> list[dict[str, Any]]:
-    """What a small file says about a probe; a damaged one is reported."""
+    """The content of a small file about a probe; damaged files are reported."""
     try:
         return [dict(json.loads(path.read_bytes()))]
     except (OSError, ValueError, TypeError):
@@ -175,7 +175,7 @@ def _read(note: Path, examined: Examined) -> None:
 
 
 def _result(folder: Path, stem: str) -> Result:
-    """A result of one of our probes, or of one that a user has written."""
+    """A result of one of our probes, or of a user's probe."""
     name = stem.partition(".")[0]
     if name in list_probes():
         return get_probe(name).result.load(folder, stem)

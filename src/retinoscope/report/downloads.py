@@ -1,4 +1,4 @@
-"""What a reader can take from the page: numbers as CSV, results as JSON, as addresses within it."""
+"""Downloads in the report, as data URLs: numbers as CSV, results as JSON."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from retinoscope.figures.figure import Figure
 
 
 def as_json(result: Result) -> str:
-    """A result as JSON for other programs; what is no number is null.
+    """A result as JSON for other programs; NaN becomes null.
 
-    Images are left out: as text they would be many times the size of the page. The run folder has
-    them.
+    Images are omitted: as text they would be many times the size of the page. The run folder
+    contains them.
     """
     images = {n for n, f in result.described().items() if f.metadata.get("draw") == "images"}
     arrays = {n: _nullable(a.tolist()) for n, a in result.arrays().items() if n not in images}
@@ -42,7 +42,7 @@ def as_csv(figure: Figure) -> str:
 
 
 def _formula_safe(cell: str) -> str:
-    """Numbers as numbers; a name that a spreadsheet would run as a formula gets a quote first."""
+    """Numbers unchanged; names that a spreadsheet would run as a formula get a leading quote."""
     plain = cell.replace("−", "-")
     try:
         float(plain)
@@ -52,5 +52,5 @@ def _formula_safe(cell: str) -> str:
 
 
 def address(kind: str, content: str) -> str:
-    """A file as an address within the page."""
+    """A file as a data URL."""
     return f"data:{kind};base64,{base64.b64encode(content.encode()).decode()}"

@@ -1,4 +1,4 @@
-"""What became of each probe: measured, unfinished, not applicable or failed; images set aside."""
+"""The outcome of each probe: measured, unfinished, not applicable or failed; unreadable images."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from retinoscope.report.collect import Examined
 
 
 def table_rows(subject: Examined) -> list[dict[str, Any]]:
-    """Everything measured and everything skipped, a line each."""
+    """One row for every measured and every skipped probe."""
     rows = []
     for measured in subject.measured:
         result, note = measured.result, measured.note
@@ -22,7 +22,7 @@ def table_rows(subject: Examined) -> list[dict[str, Any]]:
                 *_in_one_pass(note.get("shared", ())),
                 *note.get("warnings", ()),
                 *(f"unit {unit} not measured: {why}" for unit, why in result.skipped),
-                *(f"done again: {text}" for text in note.get("redone", ())),
+                *(f"repeated: {text}" for text in note.get("redone", ())),
                 *note.get("notices", ()),
             ],
         })  # fmt: skip
@@ -46,12 +46,16 @@ def _no_result(
 
 
 def _in_one_pass(shared: Sequence[str]) -> list[str]:
-    """That the seconds of a row are those of a pass for several probes."""
-    return [f"in one pass with {', '.join(shared)}: the seconds are those of all"] if shared else []
+    """A note if the seconds of a row are those of a pass for several probes."""
+    return (
+        [f"in one pass with {', '.join(shared)}; the seconds are for the whole pass"]
+        if shared
+        else []
+    )
 
 
 def unfinished(examined: Sequence[Examined]) -> list[tuple[str, str, str]]:
-    """Model, probe, and how many of its pieces are there."""
+    """Model, probe, and number of finished pieces."""
     return [
         (subject.name, str(one.get("probe")), f"{one.get('done', 0)} of {one.get('pieces', '?')}")
         for subject in examined
@@ -60,7 +64,7 @@ def unfinished(examined: Sequence[Examined]) -> list[tuple[str, str, str]]:
 
 
 def warnings(examined: Sequence[Examined]) -> list[str]:
-    """What makes results doubtful, each once."""
+    """Warnings about results, without duplicates."""
     return list(dict.fromkeys(
         str(text)
         for subject in examined

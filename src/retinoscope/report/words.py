@@ -1,4 +1,4 @@
-"""Protocols in plain words."""
+"""Protocols as readable text."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from retinoscope.core.result import Result
 from retinoscope.core.wording import nll_words
 
 _LEARNED = ("tested on", "epochs", "recipe")
-"""What only the protocol of a training has."""
+"""Entries that only the protocol of a training has."""
 
 
 def protocol_lines(protocol: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The protocol as pairs of a name and a text, what matters first."""
+    """The protocol as pairs of a name and a text, the most important first."""
     preprocessing = protocol.get("preprocessing") or {}
     chosen = f"{protocol.get('images', '?')} of {protocol.get('of', '?')}"
     if protocol.get("left out"):
         chosen += f" ({protocol['left out']} of classes that the model does not know left out)"
-    # Results of before did not count: what was called balanced may not quite have been so.
-    even = "as even over classes as possible" if protocol.get("balanced") else ""
+    # Earlier results did not count: what they call balanced may not be exactly so.
+    even = "approximately balanced over classes" if protocol.get("balanced") else ""
     choice = f", {said}" if (said := protocol.get("choice", even)) else ""
     device = f" on {protocol['device']}" if protocol.get("device") else ""
     lines = [
@@ -33,8 +33,9 @@ def protocol_lines(protocol: Mapping[str, Any]) -> list[tuple[str, str]]:
         *([("assumed", "; ".join(protocol["assumed"]))] if protocol.get("assumed") else []),
         ("weight decay", str(protocol.get("weight decay", 0.0))),
         ("cut", _cut(preprocessing)),
-        ("normalisation", f"mean {_plain(preprocessing.get('mean'))}, "
-                          f"deviation {_plain(preprocessing.get('std'))}"),
+        ("normalisation", 
+            f"mean {_plain(preprocessing.get('mean'))}, standard deviation  "
+            f"{_plain(preprocessing.get('std'))}"),
         ("precision", f"{protocol.get('precision', '')}{device}, "
                       f"batches of {protocol.get('batch', '')}"),
         ("seed", str(protocol.get("seed", ""))),
@@ -46,7 +47,7 @@ def protocol_lines(protocol: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def preprocessing_words(protocol: Mapping[str, Any]) -> str:
-    """How images were prepared, in one line.
+    """The preprocessing of the images, in one line.
 
     Example:
         >>> plain = {"crop_pct": 0.9, "crop_mode": "center", "interpolation": "bicubic"}
@@ -63,7 +64,7 @@ def preprocessing_words(protocol: Mapping[str, Any]) -> str:
 
 
 def protocol_in_brief(result: Result, errors: str) -> str:
-    """One line for below a figure; ``errors`` says how it shows standard errors, if it does."""
+    """One line for a figure's caption; ``errors`` says how standard errors are drawn, if so."""
     protocol = result.protocol
     values = result.values()
     measured = values.get("images", protocol.get("images"))
@@ -87,13 +88,13 @@ def protocol_in_brief(result: Result, errors: str) -> str:
 
 
 def _drawn(result: Result) -> str:
-    """What a result was averaged over: mini-batches where any of its arrays counts them."""
+    """What a result was averaged over: mini-batches if one of its arrays counts them."""
     named = {axis for f in result.described().values() for axis in f.metadata["axes"]}
     return "mini-batches" if "mini-batch" in named else "images"
 
 
 def _recipe(protocol: Mapping[str, Any]) -> str:
-    """Where a training is told of: by which recipe, how long, and tested on what."""
+    """The recipe of a training, its length, and its test data."""
     if "recipe" not in protocol:
         return ""
     name = protocol["recipe"].get("name", "")

@@ -1,4 +1,4 @@
-"""Figures as SVG for the page: a file per kind of chart, alive through the page's script."""
+"""Figures as SVG for the report: one file per kind of chart; the page's script adds interaction."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ _BAR, _WIDEST, _RIGHT, _ABOVE, _BOTTOM = 18.0, 190.0, 12.0, 12.0, 42.0
 
 
 def bars_svg(chart: Bars) -> Markup:
-    """Names too long for their room are shortened in the middle."""
+    """A bar chart; names that are too long are shortened in the middle."""
     left = min(_WIDEST, 16 + 6.2 * max(map(len, chart.names), default=0))
     low, high = chart.x_range or chart.range()
     base = _ABOVE + _BAR * len(chart.points)

@@ -1,4 +1,4 @@
-"""Maps and matrices as SVG: a box per value, with what it is when pointed at."""
+"""Maps and matrices as SVG: one box per value, with a hint on hovering."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from retinoscope.report.svg.pen import drawing, legend_beside, rule, text, uprig
 
 _LEFT, _TOP, _BOTTOM, _SIDE = 56.0, 24.0, 42.0, 304.0
 _LEGEND = 374.0
-"""Where the colours and their numbers begin."""
+"""The x coordinate of the colour scale."""
 _WIDEST, _LETTER = 120.0, 5.6
-"""Of the names beside a matrix, and of one of their letters."""
+"""The space for the names of a matrix, and the width of one letter."""
 _APART = 11.0
-"""Between two names beside a matrix at least."""
+"""The minimum distance between two names of a matrix."""
 
 
 def map_svg(chart: Map) -> Markup:
-    """Colours, iso-lines, a cross at the origin, and axes with round numbers."""
+    """A map: colours, contour lines, a cross at the origin, and axes with round numbers."""
     scale = scale_of(chart)
     shares = scale.share(chart.values)
     columns, rows = chart.edges
@@ -40,7 +40,7 @@ def map_svg(chart: Map) -> Markup:
 
 
 def matrix_svg(chart: Matrix) -> Markup:
-    """Colours, names of rows and columns, and borders between groups."""
+    """A matrix: colours, names of rows and columns, and borders between groups."""
     scale = scale_of(chart)
     shares = scale.share(chart.values)
     left, below = (
@@ -71,7 +71,7 @@ def matrix_svg(chart: Matrix) -> Markup:
 
 
 def _named(count: int, edges: Sequence[float]) -> range:
-    """Which rows or columns have room for their names."""
+    """The rows or columns with enough room for their names."""
     return range(0, count, max(1, math.ceil(_APART / abs(edges[1] - edges[0]))))
 
 
@@ -82,7 +82,7 @@ def _cells(
     lefts: Sequence[float],
     bottoms: Sequence[float],
 ) -> list[Markup]:
-    """A box per value between edges from left to right and up; hatched where it is not finite."""
+    """One box per value between edges from left to right and up; hatched if it is not finite."""
     boxes, hatched = [], []
     for i, row in enumerate(shares.tolist()):
         for j, share in enumerate(row):
@@ -99,7 +99,7 @@ def _cells(
 
 
 def _iso_lines(chart: Map, columns: np.ndarray, rows: np.ndarray) -> list[Markup]:
-    """Where the values are those written beside the colours."""
+    """Contour lines at the tick values of the colour scale."""
     drawn = []
     for iso in chart.iso_lines():
         steps = []
@@ -127,7 +127,7 @@ def _centre(chart: Map, columns: np.ndarray, rows: np.ndarray) -> list[Markup]:
 
 
 def _axes(chart: Map, columns: np.ndarray, rows: np.ndarray) -> list[Markup]:
-    """Round numbers along both sides."""
+    """Round numbers along both axes."""
     base = _TOP + _SIDE
     bottom = [(v, _across(np.array([v]), columns)[0]) for v in ticks(columns[0], columns[-1])]
     parts = x_axis(bottom, chart.labels[0], (_LEFT, _LEFT + _SIDE), base)

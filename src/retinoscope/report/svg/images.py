@@ -16,11 +16,11 @@ from retinoscope.report.svg.pen import WIDTH, clipping, drawing, legend_above, t
 
 _GAP, _CAPTION = 6.0, 16.0
 _LARGEST = 128
-"""Pixels along a side beyond which an image is made smaller: the page shows no more of them."""
+"""Maximum pixels per side; larger images are reduced, because the page would not show more."""
 
 
 def images_svg(chart: Images) -> Markup:
-    """In rows, captions below; the colours above, unless the images have their own."""
+    """Images in rows with captions below, and the colour scale above unless they are RGB."""
     side = min(150.0, (WIDTH - _GAP) / chart.columns - _GAP)
     height = side * chart.values.shape[1] / chart.values.shape[2]
     top = 0.0 if chart.plain else 22.0

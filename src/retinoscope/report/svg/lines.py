@@ -27,7 +27,7 @@ from retinoscope.report.svg.pen import (
 _HEIGHT = 280.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 66.0, 12.0, 12.0, 40.0
 _MANY = 60
-"""Points beyond which a line is thin and its dots are only seen when pointed at."""
+"""Number of points above which a line is thin and its dots appear only on hovering."""
 
 
 def lines_svg(chart: Lines) -> Markup:
@@ -36,7 +36,7 @@ def lines_svg(chart: Lines) -> Markup:
 
 
 class _Canvas:
-    """A chart, and where its values lie on the page."""
+    """A chart, and the mapping from its values to page coordinates."""
 
     def __init__(self, chart: Lines) -> None:
         self.chart = chart
@@ -84,7 +84,7 @@ class _Canvas:
         return [*marks, upright(self.chart.y_label, 12, (_TOP + _HEIGHT - _BOTTOM) / 2)]
 
     def _mark(self, mark: Mark) -> list[Markup]:
-        """A dashed line from top to bottom with words beside it; none where it is out of sight."""
+        """A dashed vertical line with a text next to it; nothing if it is outside the chart."""
         if not self.chart.x_range[0] <= mark.x <= self.chart.x_range[1]:
             return []
         x = self._x(mark.x)
@@ -96,11 +96,11 @@ class _Canvas:
         ]  # fmt: skip
 
     def _legend(self) -> list[Markup]:
-        """The names of the lines that are drawn, in their colours, where lines are lowest."""
+        """The legend with the names of the lines, placed where the lines are lowest."""
         start, stop = self.chart.x_range
         named = [line for line in self.chart.lines if self.chart.legend and line.name]
         drawn = [line for line in named if _runs(line.points)]
-        highest = [-math.inf] * 3  # at the right, in the middle, at the left
+        highest = [-math.inf] * 3  # right, centre, left
         for p in (p for line in drawn for run in _runs(line.points) for p in run):
             third = 2 - int(2.999 * (p.x - start) / (stop - start))
             highest[third] = max(highest[third], p.y)
@@ -154,7 +154,7 @@ class _Canvas:
         return parts
 
     def _shade(self, run: Sequence[Point], ink: str) -> Markup:
-        """Two standard errors to either side."""
+        """A band of two standard errors to either side."""
         ends = [(p, 2 * p.error if math.isfinite(p.error) else 0.0) for p in run]
         there = [(self._x(p.x), self._y(p.y + e)) for p, e in ends]
         back = [(self._x(p.x), self._y(p.y - e)) for p, e in reversed(ends)]
@@ -162,7 +162,7 @@ class _Canvas:
 
 
 def _fills(line: Line) -> Iterator[str]:
-    """The colours of the points that are drawn, in their order."""
+    """The colours of the drawn points, in order."""
     drawable = [math.isfinite(p.x) and math.isfinite(p.y) for p in line.points]
     if line.shading is None:
         return iter([line.colour.web] * sum(drawable))
@@ -180,7 +180,7 @@ def _path(places: Sequence[tuple[float, float]]) -> str:
 
 
 def _runs(points: Sequence[Point]) -> list[list[Point]]:
-    """Stretches of neighbouring points that can be drawn."""
+    """Runs of consecutive points that can be drawn."""
     runs: list[list[Point]] = [[]]
     for point in points:
         if math.isfinite(point.x) and math.isfinite(point.y):

@@ -1,4 +1,4 @@
-"""Elements of HTML and SVG whose attributes and texts are always escaped."""
+"""HTML and SVG elements with escaped attributes and texts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from markupsafe import Markup, escape
 
 
 def tag(name: str, *children: str | Markup, **attributes: object) -> Markup:
-    """An element; underscores at the end of an attribute's name vanish, others become hyphens.
+    """An element; trailing underscores of attribute names are dropped, others become hyphens.
 
     Example:
         >>> tag("b", "1 < 2", class_="x", data_unit='"')
@@ -22,5 +22,5 @@ def tag(name: str, *children: str | Markup, **attributes: object) -> Markup:
 
 
 def _short(value: object) -> object:
-    """Coordinates with two digits after the point: more cannot be seen."""
+    """Coordinates with two decimals: more are not visible."""
     return f"{value:.2f}".rstrip("0").rstrip(".") if isinstance(value, float) else value

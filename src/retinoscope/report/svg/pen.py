@@ -1,4 +1,4 @@
-"""What all charts of the page are made of: axes, rules, words and legends of colours."""
+"""The common parts of all charts in the report: axes, lines, texts and colour scales."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WIDTH = 460.0
 
 
 def drawing(parts: Sequence[Markup], name: str, height: float, kind: str = "chart") -> Markup:
-    """Parts as one picture of the width that all charts have."""
+    """Combine parts into one picture with the common width of all charts."""
     return tag(
         "svg", *parts, xmlns="http://www.w3.org/2000/svg",
         viewBox=f"0 0 {WIDTH:g} {height:g}", class_=kind, role="img", aria_label=name,
@@ -27,7 +27,7 @@ def drawing(parts: Sequence[Markup], name: str, height: float, kind: str = "char
 def x_axis(
     places: Sequence[tuple[float, float]], label: str, ends: tuple[float, float], base: float
 ) -> list[Markup]:
-    """A rule at the bottom with a mark for each pair of a value and where it lies."""
+    """A line at the bottom with a tick for each pair of a value and its x coordinate."""
     marks = [rule(*(ends[0], base, ends[1], base), "#666")]
     for value, x in places:
         marks.append(rule(x, base, x, base + 4, "#666"))
@@ -41,40 +41,40 @@ def rule(x1: float, y1: float, x2: float, y2: float, colour: str, **attributes: 
 
 
 def text(content: str, x: float, y: float, anchor: str = "middle", colour: str = "#444") -> Markup:
-    """Words beside a chart."""
+    """Text next to a chart."""
     return tag("text", content, x=x, y=y, text_anchor=anchor, fill=colour)
 
 
 def upright(
     content: str, x: float, y: float, anchor: str = "middle", colour: str = "#222"
 ) -> Markup:
-    """Words that are read from bottom to top."""
+    """Text that runs from bottom to top."""
     return tag("text", content, transform=f"translate({x:g} {y:g}) rotate(-90)",
                text_anchor=anchor, fill=colour)  # fmt: skip
 
 
 def words(content: str, x: float, y: float, colour: str, anchor: str) -> Markup:
-    """Words among curves: the white around them keeps them readable."""
+    """Text among curves, with a white outline to keep it readable."""
     halo = {"stroke": "#fff", "stroke_width": "3", "paint_order": "stroke"}
     return tag("text", content, x=x, y=y, fill=colour, text_anchor=anchor, **halo)
 
 
 def clipping(scale: Scale, shares: np.ndarray) -> str:
-    """What is clipped, in words; empty where nothing is."""
+    """A note on clipped values; empty if there are none."""
     ends = [f"below {number(scale.low, 3)}"] * bool(np.nanmin(shares, initial=0) < 0)
     ends += [f"above {number(scale.high, 3)}"] * bool(np.nanmax(shares, initial=0) > 1)
     return f"{' and '.join(ends)}: clipped" if scale.clipped and ends else ""
 
 
 def labelled(scale: Scale, label: str) -> str:
-    """What the colours mean, and whether they are logarithmic."""
+    """The label of the colour scale, and whether it is logarithmic."""
     return f"{label}, logarithmic" if scale.log else label
 
 
 def legend_beside(
     scale: Scale, label: str, shares: np.ndarray, left: float, ends: tuple[float, float]
 ) -> list[Markup]:
-    """The colours from bottom to top with their numbers, what is clipped, and what is no number."""
+    """A vertical colour scale with numbers, clipping, and the colour of non-finite values."""
     holes = bool(np.isnan(shares).any())
     top, base = ends[0], ends[1] - (28 if holes else 0)
     steps = 48
@@ -99,7 +99,7 @@ def legend_beside(
 
 
 def legend_above(scale: Scale, label: str, y: float) -> list[Markup]:
-    """The colours in one line, at the right: label, lowest value, colours, highest value."""
+    """A colour scale in one line, at the right: label, lowest value, colours, highest value."""
     right, width, steps = WIDTH - 12, 60.0, 24
     high = number(scale.high, 3)
     left = right - 6.5 * len(high) - 4 - width

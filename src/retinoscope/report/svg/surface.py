@@ -1,4 +1,4 @@
-"""A map as a surface that a reader of the page can turn."""
+"""A map as a surface that readers of the report can rotate."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from retinoscope.report.svg.markup import tag
 
 
 def surface(chart: Map) -> Markup:
-    """A canvas that the page's script draws on; hidden where no script runs.
+    """A canvas that the page's script draws on; hidden if scripts are disabled.
 
-    Heights are shares of the scale, what is clipped is level, and where a value is no finite number
-    there is a hole.
+    Heights are positions on the scale; clipped values are flat, and values that are not finite
+    leave a hole.
     """
     scale, labels = scale_of(chart), chart.labels
     heights = np.clip(scale.share(chart.values), 0, 1)
@@ -38,14 +38,15 @@ def surface(chart: Map) -> Markup:
     }  # fmt: skip
     return tag(
         "canvas", class_="surface", width="920", height="760", tabindex="0", role="img", hidden="",
-        aria_label=f"{labels[2]} as a surface over {labels[0]} and {labels[1]}{cut}. "
-        "Turn it with the pointer or the arrow keys.",
+        aria_label=
+            f"{labels[2]} as a surface over {labels[0]} and {labels[1]}{cut}. Rotate it with the "
+            "pointer or the arrow keys.",
         data_surface=json.dumps(data, ensure_ascii=False, separators=(",", ":")),
     )  # fmt: skip
 
 
 def _spread(places: np.ndarray) -> list[float]:
-    """Places from −1 to 1."""
+    """Coordinates from −1 to 1."""
     low, high = float(places.min()), float(places.max())
     return [round(2 * (v - low) / (high - low) - 1, 4) for v in places.tolist()]
 
