@@ -60,7 +60,7 @@ def test_shares_of_flops_add_up(tmp_path):
         (["test_vit", "--size", "0"], "--size 0 has no pixels: height and width are 1 or more"),
         (["test_vit", "--size", "0x32"], "--size 0x32 has no pixels"),
         (["test_vit", "--size", "large"], "'large' is no image size. Write 224, or 224x160"),
-        (["test_vit", "--picture", "a.doc"], "The file name of a picture must end in .svg, .png, .pdf"),
+        (["test_vit", "--picture", "a.doc"], "must end in .svg, .png, .pdf"),
         (["test_vit", "--weights", "none.pth"], "There is no file '"),
     ],
 )

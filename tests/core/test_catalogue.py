@@ -84,16 +84,16 @@ def test_another_process_can_have_what_a_users_class_made(own):
             "rank.py:Rnak",
             r"'rank\.py' has no class 'Rnak'\. Did you mean 'Rank'\? It contains: Rank\.",
         ),
-        ("rank.py:Helper", r"Helper in 'rank\.py' is no probe \(see retinoscope\.core\.probe\)"),
+        ("rank.py:Helper", r"Helper in 'rank\.py' is not a probe \(see retinoscope\.core\.probe\)"),
         (
             "beside.py",
             r"names a file but no class\. Write it as beside\.py:Class\. It contains: no",
         ),
         (
             "broken.py:Rank",
-            r"'broken\.py' fails: ZeroDivisionError: .* Fix it here: .*broken\.py:2",
+            r"'broken\.py' fails: ZeroDivisionError: .* Fix this line: .*broken\.py:2",
         ),
-        ("spelt.py:Rank", r"'spelt\.py' fails: SyntaxError: .* Fix it here: .*spelt\.py:1"),
+        ("spelt.py:Rank", r"'spelt\.py' fails: SyntaxError: .* Fix this line: .*spelt\.py:1"),
     ],
 )
 def test_what_cannot_be_loaded_is_told(own, name, says):

@@ -40,7 +40,7 @@ def test_units_without_a_step_are_said_too():
 def test_what_contradicts_the_paper_says_so(kind, steps, contradicts):
     (said,) = by_kind((kind,) * len(steps), (), np.array(steps), "the variance", PAPER)
     assert said.endswith(contradicts)
-    assert ("against Park & Kim (2022)" in said) == bool(contradicts)
+    assert ("in contrast to Park & Kim (2022)" in said) == bool(contradicts)
 
 
 @answer
@@ -56,6 +56,6 @@ def test_a_claim_is_declared_with_the_array_and_outlives_its_file(tmp_path):
 
     coverage = Coverage(("a", "b"), ("attention",) * 2, (1, 1), (False, False))
     found = Steps(coverage=coverage, step=np.array([1.0, 2.0]))
-    assert "against Park & Kim (2022)" in found.findings()[0]
+    assert "in contrast to Park & Kim (2022)" in found.findings()[0]
     found.save(tmp_path, "steps")
     assert load_described(tmp_path, "steps").findings() == found.findings()

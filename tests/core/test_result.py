@@ -62,7 +62,7 @@ def test_what_is_not_whole_is_refused_by_name(toy, tmp_path):
     plain, packed = json.loads(path.read_text()), (tmp_path / "toy.npz").read_bytes()
     for change, says in (
         ({"probe": "other"}, "contains other of schema 1, but this version reads toy of schema 1"),
-        ({"schema": 2}, "holds toy of schema 2"),
+        ({"schema": 2}, "contains toy of schema 2"),
         ({"names": ["changed"]}, "or the array file next to it is damaged"),
         ({"unknown": 3}, "has the fields"),
     ):

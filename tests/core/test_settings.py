@@ -129,5 +129,5 @@ def test_numbers_of_numpy_and_paths_are_taken_as_ours():
 def test_a_renamed_setting_is_refused_with_its_new_name(text, says):
     with pytest.raises(WrongSetting, match=f"has no setting .*{says}"):
         parse_probe(text)
-    with pytest.raises(WrongSetting, match=r"no setting 'reach'\. It has"):
+    with pytest.raises(WrongSetting, match=r"no setting 'reach'\. Its settings"):
         parse_probe("variance:reach=1")  # which never had one

@@ -149,9 +149,9 @@ def test_not_a_number_shows():
 def test_what_cannot_be_binned():
     with pytest.raises(ValueError, match=r"got \(2,\) and \(3,\)"):
         bin_sums(torch.ones(2), torch.ones(3))
-    with pytest.raises(ValueError, match=r"shape \(N,\) both; got \(2, 1\)"):
+    with pytest.raises(ValueError, match=r"must both have shape \(N,\); got \(2, 1\)"):
         bin_sums(torch.ones(2, 1), torch.ones(2, 1))
-    with pytest.raises(ValueError, match="1 bin or more; got 0"):
+    with pytest.raises(ValueError, match="must be at least 1; got 0"):
         bin_sums(torch.ones(2), torch.ones(2), bins=0)
     for error in (expected_calibration_error, signed_calibration_error):
         with pytest.raises(ValueError, match="of no images"):

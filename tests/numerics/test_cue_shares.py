@@ -68,7 +68,7 @@ def test_exchanging_the_cues_exchanges_the_shares(images):
 
 
 def test_images_without_a_conflict_are_refused():
-    message = r"2 of 3 images .* \(the first is image 1, of class 4\)\. Leave them out"
+    message = r"2 of 3 images .* \(the first is image 1, of class 4\)\. Remove them"
     with pytest.raises(ValueError, match=message):
         cue_shares(np.array([0, 4, 5]), np.array([0, 4, 5]), np.array([1, 4, 5]))
 

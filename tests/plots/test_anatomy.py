@@ -70,7 +70,7 @@ def test_a_hostile_name_is_only_text(tmp_path):
 
 
 def test_an_ending_that_is_no_picture(tmp_path):
-    with pytest.raises(WrongInput, match=r"The file name of a picture must end in \.svg, \.png, \.pdf; got"):
+    with pytest.raises(WrongInput, match=r"must end in \.svg, \.png, \.pdf; got"):
         draw([ANATOMY], tmp_path / "a.doc")
 
 

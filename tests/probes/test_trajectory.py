@@ -201,7 +201,7 @@ def test_weights_that_do_not_fit_are_not_exchanged():
     model = build()
     before, state = state_hash(model), drawn(7)
     del state["stem.bias"]
-    message = r"do not fit Tiny: 1 missing: stem\.bias\. Give the whole state_dict"
+    message = r"do not fit Tiny: 1 missing: stem\.bias\. Pass the complete"
     with pytest.raises(WeightsMismatch, match=message), exchanged(model, state):
         pass
     assert state_hash(model) == before

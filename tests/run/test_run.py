@@ -317,7 +317,7 @@ def test_a_disk_that_refuses_is_explained_and_nothing_is_damaged(
     monkeypatch.setattr(os, "fsync", refuse)
     with pytest.raises(RunFolderError, match=says) as error:
         run.measure(Variance(), subject)
-    assert "is kept and whole" in str(error.value)
+    assert "before are kept" in str(error.value)
     monkeypatch.undo()
     assert len(list(tmp_path.rglob("*.piece"))) == 2
     assert not list(tmp_path.rglob("*.unfinished"))
@@ -360,7 +360,7 @@ def test_a_process_killed_before_its_mark_leaves_no_obstacle(tmp_path):
 def test_only_run_folders_are_touched(tmp_path):
     (tmp_path / "thesis.tex").write_text("years of work")
     for fresh in (False, True):
-        with pytest.raises(RunFolderError, match="not empty and no run folder"):
+        with pytest.raises(RunFolderError, match="not empty and not a run folder"):
             Run(tmp_path, fresh=fresh)
     assert (tmp_path / "thesis.tex").read_text() == "years of work"
     with pytest.raises(RunFolderError, match="is a file"):

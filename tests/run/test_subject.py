@@ -337,7 +337,7 @@ def test_an_image_size_may_be_a_single_number(tiny, size):
 
 @pytest.mark.parametrize("size", [0, (0, 32)])
 def test_a_size_without_pixels_is_refused_for_what_it_is(tiny, size):
-    with pytest.raises(WrongInput, match="is no image size"):
+    with pytest.raises(WrongInput, match="is not an image size"):
         tiny(size=size)
 
 

@@ -110,7 +110,7 @@ def load_file(path: Path | str) -> ModuleType:
     except Exception as error:
         del sys.modules[name]
         raise UnreadableFile(
-            f"{str(path)!r} raised {type(error).__name__}: {first_line(error)} Fix this line: "
+            f"{str(path)!r} fails: {type(error).__name__}: {first_line(error)} Fix this line: "
             f"{_line(error)}"
         ) from error
     finally:

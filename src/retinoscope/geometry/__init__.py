@@ -1,1 +1,1 @@
-"""The loss as a function of the weights: which parameters, which directions, which curvature."""
+"""The loss as a function of the weights: parameters, directions and curvature."""

@@ -1,4 +1,4 @@
-"""Parts of the Hessian: the parameters of a unit, a stage or a kind, and their trace."""
+"""Diagonal blocks of the Hessian: the parameters of a unit, a stage or a kind, and their trace."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ By = Literal["kind", "stage", "unit"]
 
 
 def owners(subject: Subject, learned: Learned) -> list[Unit]:
-    """The unit that each parameter belongs to: the first that uses it."""
+    """The unit that each parameter belongs to: the first unit that uses it."""
     units = {unit.name: unit for unit in subject.anatomy}
     by_tensor = {
         id(tensor): units[name]
         for name, tensors in subject.replay.parameters().items()
         for tensor in tensors
     }
-    # What the graph does not know but gets a gradient all the same comes before all units.
+    # Parameters that are not in the graph but get a gradient are assigned to the first unit.
     return [by_tensor.get(id(tensor), subject.anatomy.units[0]) for tensor in learned.tensors]
 
 
 def blocks(units: Sequence[Unit], by: By) -> dict[str, list[int]]:
-    """The places of the parameters of each block, by the block's name.
+    """The indices of the parameters of each block, by the block's name.
 
     Args:
         units: The unit of each parameter.
-        by: What makes a block. Stem and head are stages of their own.
+        by: How parameters are grouped into blocks. Stem and head are separate stages.
     """
     found: dict[str, list[int]] = {}
     for place, unit in enumerate(units):
@@ -49,14 +49,15 @@ def _called(unit: Unit, by: By) -> str:
 
 
 def traces(found: Eigenpairs, learned: Learned, units: Sequence[Unit]) -> Mapping[str, float]:
-    """An estimate of the trace of each unit's block.
+    """Estimate the trace of each unit's block.
 
-    Of a vector v that is uniform on the sphere, n · v · Hv estimates the trace without bias
-    (Hutchinson, 1990), and the coordinates of a block that of the block. The eigenvalues that were
-    found are counted as they are, and v serves for what is left beside them, which varies far less.
+    For a vector v that is uniform on the sphere, n · v · Hv is an unbiased estimate of the trace
+    (Hutchinson, 1990); restricted to the coordinates of a block, it estimates the block's trace.
+    The computed eigenvalues are counted exactly, and v is used only for the remaining part, whose
+    variance is much smaller.
 
     Args:
-        found: With the start v and its image Hv.
+        found: The eigenpairs, including the start vector v and its product Hv.
         learned: The parameters that the coordinates belong to.
         units: The unit of each parameter.
     """

@@ -1,4 +1,4 @@
-"""The Hessian of a loss on one mini-batch, as products with vectors."""
+"""The Hessian of a loss on one mini-batch, as Hessian-vector products."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Learned:
-    """The parameters of a network that a loss depends on, and those that it does not."""
+    """The parameters of a network that a loss depends on, and the remaining ones."""
 
     names: tuple[str, ...]
     tensors: tuple[nn.Parameter, ...]
     left_out: tuple[str, ...]
-    """Those that ask for no gradient or get none."""
+    """Parameters that require no gradient or get none."""
 
     @property
     def size(self) -> int:
-        """How many numbers they are."""
+        """The total number of elements."""
         return sum(tensor.numel() for tensor in self.tensors)
 
 
 class Curvature:
     """The Hessian of a network's mean loss over a mini-batch; weight decay is not part of it.
 
-    The graph of the gradient is built once and kept, so that a product costs one pass backwards
-    through it. Where memory does not suffice, the mini-batch goes through in parts whose graphs
-    are built anew for each product.
+    The graph of the gradient is built once and kept, so that a product costs one backward pass
+    through it. If memory is insufficient, the mini-batch is processed in parts, whose graphs are
+    rebuilt for each product.
     """
 
     def __init__(
@@ -47,13 +47,13 @@ class Curvature:
         batch: Batch,
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
-        """The Hessian in the parameters of ``model`` that ask for a gradient.
+        """The Hessian with respect to the parameters of ``model`` that require a gradient.
 
         Args:
-            model: Whose parameters are meant; they are named as it names them.
+            model: The model whose parameters are used, with its names for them.
             loss: The mean loss of a batch as a function of these parameters.
             batch: The mini-batch.
-            say: Told where memory forces the mini-batch through in parts.
+            say: Called with a notice if the mini-batch must be processed in parts to save memory.
         """
         self._mean_loss, self._batch, self._say = loss, batch, say
         self._parts = Parts()
@@ -79,15 +79,15 @@ class Curvature:
 
     @property
     def like(self) -> Tensor:
-        """A vector such as products take."""
+        """A vector of the size, type and device that products expect."""
         return self.gradient
 
     def product(self, vector: Tensor, places: Sequence[int] | None = None) -> Tensor:
         """The Hessian times a vector (n,).
 
         Args:
-            vector: As long as the parameters have numbers.
-            places: Of the parameters whose block of the Hessian is meant; all if not given.
+            vector: A vector with one element per parameter element.
+            places: Indices of the parameters whose block of the Hessian is used. Default: all.
         """
         chosen = range(len(self._tensors)) if places is None else places
         tensors = [self._tensors[place] for place in chosen]
@@ -97,8 +97,8 @@ class Curvature:
         if not found.isfinite().all():
             raise RetinoscopeError(
                 f"The loss on the mini-batch of image {self._batch.indices[0]} is finite, but its "
-                "curvature is not: a step of the network has no second derivative at these "
-                "weights, such as a root at 0."
+                "curvature is not: an operation of the network has no second derivative at these "
+                "weights, for example a square root at 0."
             )
         return found
 
@@ -110,7 +110,7 @@ class Curvature:
             pairs = [
                 (gradients[place], vector)
                 for place, vector in zip(chosen, vectors, strict=True)
-                if gradients[place].requires_grad  # else it is constant: a linear loss
+                if gradients[place].requires_grad  # otherwise it is constant: a linear loss
             ]
             if not pairs:
                 continue
@@ -132,7 +132,7 @@ class Curvature:
             yield [g for g in self._differentiate(part) if g is not None]
 
     def _build(self) -> list[Tensor | None]:
-        """The gradient; its graph is kept where one part is all."""
+        """The gradient; its graph is kept if there is only one part."""
         self.loss = 0.0
         if self._parts.count == 1:
             self._gradients = self._differentiate(0, count=True)
@@ -149,7 +149,7 @@ class Curvature:
         with twice_differentiable():
             loss = self._loss(part)
             if not loss.requires_grad:
-                raise NotApplicable("needs parameters that the loss depends on; all are frozen")
+                raise NotApplicable("needs parameters that affect the loss; all are frozen")
             found = torch.autograd.grad(loss, self._tensors, create_graph=True, allow_unused=True)
         if count:
             self.loss += loss.item()
@@ -157,20 +157,20 @@ class Curvature:
         return found
 
     def _loss(self, part: int) -> Tensor:
-        """The share of a part of the mini-batch in its mean loss."""
+        """The contribution of a part of the mini-batch to its mean loss."""
         ends = [len(self._batch.images) * end // self._parts.count for end in (part, part + 1)]
         piece = self._batch.rows(slice(*ends))
         loss = self._mean_loss(piece) * (len(piece.images) / len(self._batch.images))
         if not torch.isfinite(loss):
             raise RetinoscopeError(
-                f"The loss at the network's own weights is {loss.item()} on the "
-                f"mini-batch of image {self._batch.indices[0]}; it has no curvature. Are the "
-                "weights whole, and do they fit --mean, --std and --precision?"
+                f"The loss at the network's own weights is {loss.item()} on the mini-batch of "
+                f"image {self._batch.indices[0]}; so its curvature is not defined. Are the "
+                "weights undamaged, and do they match --mean, --std and --precision?"
             )
         return loss
 
     def _attempt(self, work: Callable[[], T]) -> T:
-        """The work; in twice as many parts as often as memory demands."""
+        """Do the work, doubling the number of parts whenever memory runs out."""
 
         def split(count: int) -> None:
             self._gradients = None
@@ -180,7 +180,7 @@ class Curvature:
 
 
 def joined(batches: Sequence[Batch]) -> Batch:
-    """Several batches as one."""
+    """Concatenate several batches."""
     labels = [b.labels for b in batches if b.labels is not None]
     targets = [b.targets for b in batches if b.targets is not None]
     return Batch(
@@ -193,10 +193,10 @@ def joined(batches: Sequence[Batch]) -> Batch:
 
 def _check(asked: dict[str, nn.Parameter]) -> None:
     if not asked:
-        raise NotApplicable("needs parameters that ask for a gradient; all are frozen")
+        raise NotApplicable("needs parameters with requires_grad; all are frozen")
     low = {str(t.dtype) for t in asked.values() if t.dtype in (torch.bfloat16, torch.float16)}
     if low:
         raise NotApplicable(
             f"needs float32 or float64; the network is in {', '.join(sorted(low))}, in which a "
-            "product is off by several per cent"
+            "product is wrong by several percent"
         )

@@ -1,4 +1,4 @@
-"""Networks whose loss can be differentiated twice, and as quickly as possible."""
+"""Makes networks twice differentiable, and their derivatives fast."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NO_DERIVATIVE = re.compile(
     r"(?:derivative for|double backwards? on) '?([\w:]+)'? (?:is )?not (?:implemented|supported)"
 )
 _CUT = "torch::autograd::Error"
-"""What autograd calls the end of a graph that must not be differentiated."""
+"""The name that autograd gives to the end of a graph that must not be differentiated."""
 
 _CONVOLUTIONS = (functional.conv1d, functional.conv2d, functional.conv3d)
 _CONVOLUTION = {"input": None, "weight": None, "bias": None, "stride": 1, "padding": 0,
@@ -31,11 +31,11 @@ _NORM = {"input": None, "running_mean": None, "running_var": None, "weight": Non
 
 @contextmanager
 def twice_differentiable() -> Iterator[None]:
-    """A block in which what a network computes can be differentiated twice; then all is as before.
+    """A context in which a network can be differentiated twice; everything is restored after it.
 
     Fused attention has no second derivative, so it is computed step by step. Batch norm in eval
-    mode is written as what it is, a scale and a shift, of the kernel of the convolution before it
-    where there is one: its own second derivative is slower.
+    mode is replaced by a scale and a shift, applied to the kernel of the preceding convolution if
+    there is one, because its own second derivative is slower.
     """
     with sdpa_kernel(SDPBackend.MATH), _PlainNorms(), explained():
         yield
@@ -43,7 +43,7 @@ def twice_differentiable() -> Iterator[None]:
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """A block in which a missing derivative is told in words."""
+    """A context that converts errors about missing derivatives into readable messages."""
     try:
         yield
     except (RuntimeError, NotImplementedError) as error:
@@ -53,11 +53,11 @@ def explained() -> Iterator[None]:
 
 
 def check_twice(gradients: Iterable[Tensor | None]) -> None:
-    """Raises where a step of the network refuses to be differentiated twice.
+    """Raise if an operation of the network cannot be differentiated twice.
 
-    Functions marked ``once_differentiable`` end the graph of the gradient. Autograd raises only
-    where it comes by, which it does not on the way to the parameters: it would leave out silently
-    what goes through them.
+    Functions marked ``once_differentiable`` end the graph of the gradient. Autograd raises only if
+    it visits such a function, which it does not on the way to the parameters: it would silently
+    omit the contributions that pass through them.
     """
     waiting = [g.grad_fn for g in gradients if g is not None]
     nodes: set[Any] = set()
@@ -74,7 +74,7 @@ def check_twice(gradients: Iterable[Tensor | None]) -> None:
 def _lacking(operation: str) -> NotApplicable:
     return NotApplicable(
         f"needs second derivatives; there is none for {operation}, which the network uses. "
-        "Write that step with operations that have one"
+        "Rewrite it with operations that have one"
     )
 
 
@@ -84,7 +84,7 @@ class _PlainNorms(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
         self._last: tuple[Tensor, int, dict[str, Any]] | None = None
-        """What the last convolution gave, how often that had been changed, and its arguments."""
+        """The output of the last convolution, its version counter, and its arguments."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
@@ -116,7 +116,7 @@ def _named(known: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any])
 
 
 def _scaled_convolution(called: dict[str, Any], scale: Tensor, shift: Tensor) -> Tensor:
-    """A convolution once more, with the scale in its kernel: kernels are smaller than maps."""
+    """Repeat a convolution with the scale in its kernel: kernels are smaller than maps."""
     weight, bias = called["weight"], called["bias"]
     kernel = weight * scale.view(-1, *[1] * (weight.ndim - 1))
     bias = shift if bias is None else shift + bias * scale

@@ -1,4 +1,4 @@
-"""Directions in the space of weights along which a loss is looked at."""
+"""Directions in weight space along which a loss is evaluated."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _TINY = 1e-10
 
 
 def movable(subject: Subject) -> dict[str, Tensor]:
-    """The weights of linear maps by name: what random directions move.
+    """The weights of linear maps by name, which random directions move.
 
-    Norms, biases, layer scales, tokens and tables of positions stay (Li et al., 2018), and so do
-    tensors with a single number per output. What is what is read from the graph, not from names.
+    Norms, biases, layer scales, tokens and position tables stay fixed (Li et al., 2018), and so do
+    tensors with a single element per output. The roles are read from the graph, not from names.
     """
     axes = output_axes(subject)
     return {
@@ -32,7 +32,7 @@ def movable(subject: Subject) -> dict[str, Tensor]:
 
 
 def output_axes(subject: Subject) -> dict[str, int]:
-    """Which axis of each weight of a linear map counts filters: what one output is made with."""
+    """The axis of each linear map's weight along which its filters (outputs) are counted."""
     maps = {id(tensor): axis for tensor, axis in subject.replay.multiplied().items()}
     named = subject.backbone.named_parameters()
     return {name: maps[id(tensor)] for name, tensor in named if id(tensor) in maps}
@@ -41,13 +41,13 @@ def output_axes(subject: Subject) -> dict[str, int]:
 def random_direction(
     weights: Mapping[str, Tensor], scale: Scale, seed: int, axes: Mapping[str, int] | None = None
 ) -> dict[str, Tensor]:
-    """A Gaussian direction, the same on every device, brought to the scale of the weights.
+    """A Gaussian direction, the same on every device, scaled like the weights.
 
     Args:
-        weights: By name.
+        weights: Tensors by name.
         scale: See :func:`scaled`.
-        seed: Of the draws.
-        axes: Which axis of a weight counts filters; the first if it is not said.
+        seed: Random seed.
+        axes: The axis of each weight that counts filters. Default: the first.
     """
     draws = torch.Generator().manual_seed(seed)
     axes = axes or {}
@@ -60,15 +60,15 @@ def random_direction(
 
 
 def scaled(direction: Tensor, weight: Tensor, scale: Scale, axis: int = 0) -> Tensor:
-    """A direction brought to the scale of a weight.
+    """A direction scaled like a weight.
 
     Args:
-        direction: Of the same shape.
-        weight: Of a linear map.
+        direction: A tensor of the weight's shape.
+        weight: The weight of a linear map.
         scale: ``filter`` gives each filter the norm of the weight's (Li et al., 2018); ``paper``
             does so across the filters, for each of the other indices, as the code of Park & Kim
-            does; ``none`` leaves it as drawn.
-        axis: Which counts filters: what one output is computed with.
+            does; ``none`` does not scale.
+        axis: The axis that counts filters (outputs).
 
     Example:
         >>> weight = torch.tensor([[3.0, 4.0], [0.0, 0.0]])
@@ -87,16 +87,16 @@ def scaled(direction: Tensor, weight: Tensor, scale: Scale, axis: int = 0) -> Te
 
 
 def towards(subject: Subject, other: Subject) -> dict[str, Tensor]:
-    """The way from a subject's parameters and statistics to those of another."""
+    """The direction from a subject's parameters and statistics to those of another."""
     own, theirs = subject.backbone.state_dict(), other.backbone.state_dict()
     unlike = [n for n in {**own, **theirs} if n not in own or n not in theirs]
     unlike += [n for n in own.keys() & theirs.keys() if own[n].shape != theirs[n].shape]
     if unlike:
         listed = ", ".join(sorted(unlike)[:5]) + ", …" * (len(unlike) > 5)
         raise WeightsMismatch(
-            f"There is no way from {subject.name} to {other.name}: they are of other architecture. "
-            f"{len(unlike)} tensors are in one of them only, or of another shape: {listed}. Name "
-            "other weights of the same model, such as a snapshot of its training."
+            f"There is no direction from {subject.name} to {other.name}: their architectures "
+            f"differ. {len(unlike)} tensors exist in only one of them or have another shape: "
+            f"{listed}. Name other weights of the same model, such as a snapshot of its training."
         )
     return {
         name: theirs[name].to(tensor) - tensor
@@ -106,7 +106,7 @@ def towards(subject: Subject, other: Subject) -> dict[str, Tensor]:
 
 
 def shaped(subject: Subject, names: Sequence[str], vectors: np.ndarray) -> list[Direction]:
-    """Flat vectors (D, n) as directions: tensors by the names of the parameters they belong to."""
+    """Flat vectors (D, n) as directions: tensors by parameter name."""
     named = dict(subject.backbone.named_parameters())
     tensors = [named[name] for name in names]
     directions: list[Direction] = []

@@ -1,4 +1,4 @@
-"""Other weights in a model for a while."""
+"""Temporarily replaces the weights of a model."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ from retinoscope.models.snapshots import differences
 
 @contextmanager
 def exchanged(model: nn.Module, state: Mapping[str, Tensor]) -> Iterator[None]:
-    """The model with other parameters and buffers; its own come back bit for bit, come what may.
+    """A context in which the model has other parameters and buffers; it restores its own exactly.
 
-    The values change, not the tensors: whoever shares them (a replay, a wrapper) sees the same.
+    The values change, not the tensors, so that objects that share them (a replay, a wrapper) see
+    the same values.
 
     Args:
-        model: A model; it may be of another precision or on another device than ``state``.
-        state: Tensors by the names that ``model.state_dict()`` has for them; all of them.
+        model: A model; its precision and device may differ from those of ``state``.
+        state: All tensors, by their names in ``model.state_dict()``.
     """
     own = model.state_dict()
     shapes = {name: tuple(tensor.shape) for name, tensor in state.items()}
     if found := differences(own, shapes):
         raise WeightsMismatch(
-            f"These weights do not fit {type(model).__name__}: {found}. Give the whole "
+            f"These weights do not fit {type(model).__name__}: {found}. Pass the complete "
             "state_dict of a model of the same architecture."
         )
     kept = {name: tensor.clone() for name, tensor in own.items()}

@@ -1,4 +1,4 @@
-"""A network whose weights move along directions, and come back."""
+"""Temporarily moves the weights of a network along directions."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 Direction = Mapping[str, Tensor]
-"""By the names of the tensors that move; the others stay."""
+"""Tensors by name; tensors without an entry stay fixed."""
 
 
 class Moving:
-    """Tensors that move from where they are along directions, within a ``with`` block.
+    """A context in which tensors move from their values along directions.
 
-    Behind it they are as before, bit for bit, also after an error. A tensor that has several names
-    moves once, along whichever of them a direction knows.
+    After it, their values are restored exactly, even after an error. A tensor with several names
+    moves once, along the direction of whichever name has one.
     """
 
     def __init__(self, tensors: Mapping[str, Tensor], directions: Sequence[Direction]) -> None:
@@ -43,17 +43,17 @@ class Moving:
 
     @torch.no_grad()
     def to(self, *coordinates: float) -> None:
-        """Put the tensors at their base plus each direction times its coordinate."""
+        """Set the tensors to their base values plus each direction times its coordinate."""
         for name, tensor in self._tensors.items():
             tensor.copy_(self._base[name])
             for along, direction in zip(coordinates, self._directions, strict=True):
-                # Nothing is added where nothing moves: 0 · ∞ is no number, and −0 + 0 is not −0.
+                # Nothing is added for a coordinate of 0: 0 · ∞ is NaN, and −0 + 0 is not −0.
                 if along != 0 and name in direction:
                     tensor.add_(direction[name].to(tensor), alpha=along)
 
 
 def _place(tensor: Tensor) -> tuple[object, ...]:
-    """Where its numbers lie; nowhere, and so apart from all others, if it has none."""
+    """The storage location of a tensor; None, distinct from all others, if it is empty."""
     if not tensor.numel():
         return (id(tensor),)
     return tensor.device, tensor.data_ptr(), tensor.shape, tensor.stride()
@@ -62,7 +62,7 @@ def _place(tensor: Tensor) -> tuple[object, ...]:
 def squares(tensors: Mapping[str, Tensor], directions: Sequence[Direction]) -> np.ndarray:
     """Inner products of each tensor and its directions, float64 (T, 1 + D, 1 + D).
 
-    From these follows the norm of every tensor at any place.
+    They determine the norm of every tensor at any coordinates.
     """
     found = np.zeros((len(tensors), 1 + len(directions), 1 + len(directions)))
     for place, (name, tensor) in enumerate(tensors.items()):
@@ -74,7 +74,7 @@ def squares(tensors: Mapping[str, Tensor], directions: Sequence[Direction]) -> n
 
 
 def squared_norms(products: np.ndarray, *coordinates: float) -> np.ndarray:
-    """The squared norm of each tensor at a place, (T,), from :func:`squares`.
+    """The squared norm of each tensor at some coordinates, (T,), from :func:`squares`.
 
     Example:
         >>> import torch

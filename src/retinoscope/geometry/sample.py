@@ -1,4 +1,4 @@
-"""Which images of a split a loss is taken over, and other choices that a seed makes."""
+"""Selects images of a split at random, and derives seeds."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 
 
 def shuffled(total: int, seed: int, count: int = 0) -> list[int]:
-    """Places in random order, all or the first ``count``: neighbours in a split are often alike.
+    """Indices in random order, all or the first ``count``: neighbours in a split are often similar.
 
     Example:
         >>> sorted(shuffled(4, seed=0)), len(shuffled(100, 0, 7))
@@ -17,7 +17,7 @@ def shuffled(total: int, seed: int, count: int = 0) -> list[int]:
 
 
 def seed_of(*numbers: int) -> int:
-    """A seed that depends on all of these numbers: another mini-batch has another start.
+    """A seed that depends on all of these numbers, for example one per mini-batch.
 
     Example:
         >>> seed_of(0, 1) == seed_of(0, 1), seed_of(0, 1) == seed_of(1, 0)

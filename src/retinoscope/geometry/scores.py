@@ -1,4 +1,4 @@
-"""How well a network does on some images, whatever its weights are at the moment."""
+"""Loss and accuracy of a network on some images, with its current weights."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from retinoscope.core.subject import Batch, Subject
 from retinoscope.models.memory import Parts, slices, went_in_parts
 
 _FIRST, _ENOUGH = 4, 0.5
-"""Images of the first trial for an estimate, and the seconds that a trial need not exceed."""
+"""Images of the first trial for an estimate, and the seconds above which no larger one is made."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Scores:
     """Means over images."""
 
     nll: float
-    """Negative log-likelihood in nats; infinite or NaN where that of an image is."""
+    """Negative log-likelihood in nats; infinite or NaN if that of any image is."""
     accuracy: float
     images: int
 
@@ -32,10 +32,10 @@ class Scores:
 def scored(
     subject: Subject, batches: Iterable[Batch], say: Callable[[str], None] = lambda text: None
 ) -> Scores:
-    """Loss and accuracy of a subject's model as it is now; targets may be soft.
+    """Loss and accuracy of a subject's model with its current weights; targets may be soft.
 
-    By log-softmax in double precision: no logit is too large for it. ``say`` is told where memory
-    forces a batch through in parts.
+    Uses log-softmax in double precision, so that no logit is too large. ``say`` is called with a
+    notice if a batch must be processed in parts to save memory.
     """
     lost, hits, parts = [np.empty(0)], [np.empty(0)], Parts()
     with torch.inference_mode():
@@ -47,22 +47,22 @@ def scored(
     nll, right = np.concatenate(lost), np.concatenate(hits)
     if not len(nll):
         return Scores(float("nan"), float("nan"), 0)
-    with np.errstate(invalid="ignore"):  # +∞ and −∞ have no mean
+    with np.errstate(invalid="ignore"):  # the mean of +∞ and −∞ is undefined
         return Scores(float(nll.mean()), float(right.mean()), len(nll))
 
 
 def seconds_per_image(
     subject: Subject, read: Callable[[int], Iterable[Batch]], images: int
 ) -> float:
-    """The time that :func:`scored` takes for an image, by trials on few of them.
+    """The seconds that :func:`scored` takes per image, from trials on a few images.
 
     Args:
-        subject: What is scored.
-        read: Gives the batches of the first so many images.
-        images: How many there are.
+        subject: The subject to score.
+        read: Returns the batches of the given number of first images.
+        images: The number of available images.
     """
     count = min(_FIRST, images)
-    scored(subject, read(count))  # the first pass of a network is slower than all others
+    scored(subject, read(count))  # the first pass of a network is slower than the others
     while count:
         start = time.monotonic()
         scored(subject, read(count))
@@ -77,7 +77,7 @@ def seconds_per_image(
 def _answers(
     subject: Subject, batch: Batch, parts: Parts, say: Callable[[str], None]
 ) -> list[tuple[Tensor, Batch]]:
-    """The logits of a batch; in parts where memory demands it."""
+    """The logits of a batch; computed in parts if memory requires it."""
     images = len(batch.images)
 
     def answer(count: int) -> list[tuple[Tensor, Batch]]:
@@ -91,7 +91,7 @@ def _answers(
 
 
 def _each(logits: Tensor, batch: Batch) -> tuple[np.ndarray, np.ndarray]:
-    """Each image's negative log-likelihood, and whether its label is the likeliest answer."""
+    """Each image's negative log-likelihood, and whether its most likely class is correct."""
     if batch.labels is None:
         raise NotApplicable("needs labels; these images have none")
     target = batch.labels if batch.targets is None else batch.targets.double()

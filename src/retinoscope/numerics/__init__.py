@@ -1,1 +1,1 @@
-"""Mathematics that has never heard of a model."""
+"""Mathematics that is independent of models and data."""

@@ -1,4 +1,4 @@
-"""How sure a number is, from drawing its sample again and again."""
+"""Confidence intervals by bootstrap."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 SAMPLES = 2000
 _PARTS = 20
-"""In which the samples are drawn: all at once would need much memory."""
+"""Number of parts in which the samples are drawn, to limit memory."""
 
 
 def bootstrap_interval(
@@ -18,19 +18,18 @@ def bootstrap_interval(
     share: float = 0.95,
     seed: int = 0,
 ) -> tuple[float, float] | None:
-    """The interval that holds ``share`` of a statistic over samples drawn with replacement.
+    """The interval that contains ``share`` of a statistic's values over bootstrap samples.
 
-    Whole groups are drawn, since what stands in one group is not independent.
+    Whole groups are drawn with replacement, since the values of one group are not independent.
 
     Args:
         groups: One row per group, (G, k).
-        statistic: From many samples at once, (S, G, k), to a value of each, (S,); NaN where a
-            sample has none.
-        share: How much of the samples lies inside.
-        seed: Of the draws.
+        statistic: Maps many samples at once, (S, G, k), to one value each, (S,); NaN if undefined.
+        share: The fraction of samples inside the interval.
+        seed: Random seed.
 
     Returns:
-        Both ends; None where no sample has a value, and where one group is all there is.
+        Both ends; None if no sample has a value, or if there is only one group.
 
     Example:
         >>> ones = np.ones((8, 3))

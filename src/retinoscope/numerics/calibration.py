@@ -1,7 +1,8 @@
-"""How far a network's confidence is from its accuracy (Guo et al., 2017, arXiv:1706.04599).
+"""Calibration: confidence compared with accuracy (Guo et al., 2017, arXiv:1706.04599).
 
-Confidences are sorted into bins of equal width. What is kept of a batch is a table of sums, and the
-sums of two batches add up to those of both, so neither batches nor processes change the answer.
+Confidences are sorted into bins of equal width. Each batch is reduced to a table of sums, and the
+tables of batches are added, so that the result does not depend on how images are split into batches
+or processes.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ from torch import Tensor
 def bin_sums(confidence: Tensor, correct: Tensor, bins: int = 15) -> Tensor:
     """Count, sum of confidences and number correct of each bin: float64, (3, bins).
 
-    Bin b of B holds the confidences in ((b - 1)/B, b/B]; the first holds 0 too. Add the tables of
-    several batches to get that of all.
+    Bin b of B contains the confidences in ((b - 1)/B, b/B]; the first also contains 0. Add the
+    tables of several batches to get that of all.
 
     Args:
         confidence: The probability of the predicted class, from 0 to 1, shape (N,).
-        correct: Whether the prediction is right, shape (N,).
-        bins: How many.
+        correct: Whether the prediction is correct, shape (N,).
+        bins: The number of bins.
 
     Example:
         >>> bin_sums(torch.tensor([0.25, 0.5, 1.0]), torch.tensor([True, False, True]), bins=2)
@@ -34,7 +35,7 @@ def bin_sums(confidence: Tensor, correct: Tensor, bins: int = 15) -> Tensor:
 
 
 def expected_calibration_error(sums: Tensor) -> float:
-    """The mean distance of confidence and accuracy over the bins, weighted by their counts.
+    """The mean absolute difference of confidence and accuracy over the bins, weighted by counts.
 
     Example:
         >>> sure, half = torch.ones(4), torch.tensor([True, True, False, False])
@@ -45,7 +46,7 @@ def expected_calibration_error(sums: Tensor) -> float:
 
 
 def signed_calibration_error(sums: Tensor) -> float:
-    """Confidence minus accuracy over all: above 0 is over-confident, below 0 under-confident.
+    """Mean confidence minus accuracy: above 0 is over-confident, below 0 under-confident.
 
     Example:
         >>> signed_calibration_error(bin_sums(torch.tensor([0.75]), torch.tensor([True])))
@@ -55,10 +56,10 @@ def signed_calibration_error(sums: Tensor) -> float:
 
 
 def authors_calibration_error(confidence: Tensor, correct: Tensor, bins: int = 15) -> float:
-    """The expected calibration error as the code of Park & Kim (2022, arXiv:2202.06709) has it.
+    """The expected calibration error as in the code of Park & Kim (2022, arXiv:2202.06709).
 
-    Only to compare with published numbers, which have 10 bins. Counts and accuracies are of bins
-    (a, b], but confidences of bins [a, b). A confidence of exactly 1 is thus counted and adds
+    Only for comparison with published numbers, which use 10 bins. Counts and accuracies use bins
+    (a, b], but confidences use bins [a, b). A confidence of exactly 1 is thus counted and adds
     nothing, so a saturated network looks as if it had no confidence at all.
 
     Example:
@@ -69,25 +70,25 @@ def authors_calibration_error(confidence: Tensor, correct: Tensor, bins: int = 1
         1.0
     """
     values, right = _checked(confidence, correct, bins)
-    # As there, 0 lies below the first bin (a, b], and 1 above the last bin [a, b).
+    # As in that code, 0 is below the first bin (a, b], and 1 is above the last bin [a, b).
     right, values, above = right[values > 0], values[values > 0], values[values < 1]
     edges = _edges(values, bins)
     inside = _members(torch.bucketize(values, edges), bins)
     counts = _sums(inside, torch.ones_like(values))
     confidences = _sums(_members(torch.bucketize(above, edges, right=True), bins), above)
     apart = (_sums(inside, right) - confidences).abs()
-    # A bin that counts nothing has no weight, whatever confidences lie on its lower edge.
+    # An empty bin has no weight, even if confidences are on its lower edge.
     return (apart[counts > 0].sum() / _count(counts[None])).item()
 
 
 def _checked(confidence: Tensor, correct: Tensor, bins: int) -> tuple[Tensor, Tensor]:
-    """Both in double precision, where there is one."""
+    """Both inputs in double precision, if the device supports it."""
     if bins < 1:
-        raise ValueError(f"There must be 1 bin or more; got {bins}.")
+        raise ValueError(f"The number of bins must be at least 1; got {bins}.")
     if confidence.ndim != 1 or confidence.shape != correct.shape:
         raise ValueError(
-            "Confidences and their correctness are of shape (N,) both; "
-            f"got {tuple(confidence.shape)} and {tuple(correct.shape)}."
+            "Confidences and correctness must both have shape (N,); got "
+            f"{tuple(confidence.shape)} and {tuple(correct.shape)}."
         )
     # Apple's GPU has no double precision.
     device = "cpu" if confidence.device.type == "mps" else confidence.device
@@ -101,7 +102,7 @@ def _edges(values: Tensor, bins: int) -> Tensor:
 
 
 def _members(indices: Tensor, bins: int) -> Tensor:
-    """Which value lies in which bin: (bins, N)."""
+    """Which value belongs to which bin: (bins, N)."""
     return indices == torch.arange(bins, device=indices.device)[:, None]
 
 
@@ -113,5 +114,5 @@ def _sums(inside: Tensor, values: Tensor) -> Tensor:
 def _count(sums: Tensor) -> Tensor:
     count = sums[0].sum()
     if not count:
-        raise ValueError("The calibration error of no images is not defined; the counts are all 0.")
+        raise ValueError("The calibration error of zero images is not defined; all counts are 0.")
     return count

@@ -1,6 +1,6 @@
-"""Whether shape or texture decides, on images whose two cues are of different classes.
+"""Shape bias: whether shape or texture determines the prediction on cue-conflict images.
 
-Shape bias after Geirhos et al. (2019, arXiv:1811.12231).
+See Geirhos et al. (2019, arXiv:1811.12231).
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ import numpy as np
 
 @dataclass(frozen=True)
 class CueShares:
-    """Which cue the answers name; the three shares add up to 1."""
+    """The fractions of predictions that follow each cue; the three add up to 1."""
 
     shape: float
-    """Share of all images whose answer is the class of the shape."""
+    """Fraction of all images whose prediction is the class of the shape."""
     texture: float
     neither: float
     bias: float | None
-    """``shape / (shape + texture)``: 1 where only shape counts; None where neither was named."""
+    """``shape / (shape + texture)``: 1 if only shape counts; None if neither was predicted."""
     images: int
 
 
 def cue_shares(predicted: np.ndarray, shape: np.ndarray, texture: np.ndarray) -> CueShares:
-    """The shares of answers that follow shape, texture or neither, over images of conflicting cues.
+    """The fractions of predictions that follow shape, texture or neither, on conflicting cues.
 
     Args:
-        predicted: The class that was answered, shape (N,).
+        predicted: The predicted class, shape (N,).
         shape: The class of each image's shape, shape (N,).
-        texture: The class of each image's texture, shape (N,); never that of its shape.
+        texture: The class of each image's texture, shape (N,); different from that of its shape.
 
     Example:
         >>> shape, texture = np.array([0, 0, 0, 0]), np.array([1, 1, 2, 2])
@@ -40,19 +40,19 @@ def cue_shares(predicted: np.ndarray, shape: np.ndarray, texture: np.ndarray) ->
     predicted, shape, texture = (np.asarray(each) for each in (predicted, shape, texture))
     if predicted.ndim != 1 or not predicted.shape == shape.shape == texture.shape:
         raise ValueError(
-            "Answers, shapes and textures are of one length, shape (N,); "
-            f"got {predicted.shape}, {shape.shape} and {texture.shape}."
+            "Predictions, shapes and textures must have the same shape (N,); got "
+            f"{predicted.shape}, {shape.shape} and {texture.shape}."
         )
     images = len(predicted)
     if not images:
-        raise ValueError("The shares of no images are not defined.")
+        raise ValueError("The shares of zero images are not defined.")
     agreeing = int(np.count_nonzero(shape == texture))
     if agreeing:
         first = int(np.flatnonzero(shape == texture)[0])
         raise ValueError(
-            f"{agreeing} of {images} images have a shape and a texture of the same class "
-            f"(the first is image {first}, of class {shape[first]}). Leave them out: without a "
-            "conflict they do not say which cue decides."
+            f"{agreeing} of {images} images have a shape and a texture of the same class (the "
+            f"first is image {first}, of class {shape[first]}). Remove them: without a conflict "
+            "they do not show which cue decides."
         )
     by_shape = int(np.count_nonzero(predicted == shape))
     by_texture = int(np.count_nonzero(predicted == texture))

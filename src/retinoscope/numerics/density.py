@@ -1,4 +1,4 @@
-"""Densities of eigenvalues: of a sample, and of a whole spectrum from a quadrature of it."""
+"""Densities of eigenvalues: of a sample, and of a whole spectrum from its quadrature."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ import torch
 
 POINTS = 200
 _SPREAD = 0.01
-"""Width of the bell around each node, as a share of the range of the nodes."""
+"""Width of the Gaussian around each node, as a fraction of the range of the nodes."""
 _ALIKE = 1e-9
-"""Nodes that differ by less, as a share of the largest, differ by rounding."""
+"""Nodes that differ by less than this fraction of the largest differ only by rounding."""
 _REACH = 5.0
-"""How many widths the axis goes on after the last node."""
+"""Number of widths by which the axis extends beyond the last node."""
 
 
 def one_sided_density(values: np.ndarray, total: int) -> tuple[np.ndarray, np.ndarray]:
-    """Places from 0 on and the density of values of one sign there; empty where there are none.
+    """The density of values of one sign, and its coordinates from 0 on; empty without values.
 
-    A Gaussian kernel by Silverman's rule, mirrored at 0 so that nothing leaks to the other side:
-    the density integrates to the share of the values among all.
+    A Gaussian kernel with Silverman's bandwidth, reflected at 0 so that no mass crosses to the
+    other side: the density integrates to the fraction of these values among all.
 
     Args:
         values: All of one sign.
-        total: How many values of both signs there are.
+        total: The number of values of both signs.
 
     Example:
         >>> at, density = one_sided_density(np.array([-3.0, -2.0, -2.5]), 6)
@@ -34,7 +34,7 @@ def one_sided_density(values: np.ndarray, total: int) -> tuple[np.ndarray, np.nd
     if not len(values):
         return np.empty(0), np.empty(0)
     sizes = np.abs(values)
-    # A bell narrower than the way from one point to the next would fall between them.
+    # A kernel narrower than the distance between points would fall between them.
     width = max(_bandwidth(sizes), sizes.max() / (POINTS - 5))
     at = np.linspace(0.0, sizes.max() + 4 * width, POINTS)
     bells = [np.exp(-0.5 * ((at[:, None] + s * sizes) / width) ** 2) for s in (-1, 1)]
@@ -43,7 +43,7 @@ def one_sided_density(values: np.ndarray, total: int) -> tuple[np.ndarray, np.nd
 
 
 def _bandwidth(sizes: np.ndarray) -> float:
-    """Silverman's; a tenth of the mean where the values are all the same."""
+    """Silverman's bandwidth; a tenth of the mean if all values are equal."""
     low, high = np.quantile(sizes, [0.25, 0.75])
     spreads = [s for s in (sizes.std(ddof=1) if len(sizes) > 1 else 0.0, (high - low) / 1.34) if s]
     if not spreads:
@@ -52,10 +52,10 @@ def _bandwidth(sizes: np.ndarray) -> float:
 
 
 def spectral_density(nodes: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Places and the density of a spectrum there, from nodes and weights that sum to 1.
+    """Coordinates and the density of a spectrum, from nodes and weights that sum to 1.
 
-    Each node becomes a bell of a hundredth of the range; a place has the mean density of its
-    stretch of the axis, so that all of them together hold the whole mass.
+    Each node becomes a Gaussian whose width is a hundredth of the range. The density at a
+    coordinate is the mean over its interval of the axis, so that the total mass is preserved.
 
     Example:
         >>> at, density = spectral_density(np.array([0.0, 10.0]), np.array([0.75, 0.25]))

@@ -1,6 +1,6 @@
-"""What the eigenvalues of many mini-batches say together (Park & Kim, 2022, arXiv:2202.06709).
+"""Statistics of the eigenvalues of many mini-batches (Park & Kim, 2022, arXiv:2202.06709).
 
-Arrays of eigenvalues are (…, mini-batches, k), filled up with NaN where there are fewer.
+Arrays of eigenvalues are (…, mini-batches, k), padded with NaN.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from retinoscope.numerics.bootstrap import bootstrap_interval
 from retinoscope.numerics.density import one_sided_density, spectral_density
 
 _FAINT = 1e-9
-"""Densities below are not drawn."""
+"""Densities below this value are not drawn."""
 
 
 def negative_share(values: np.ndarray) -> np.ndarray:
-    """NEP: how many of the eigenvalues are negative, as a share; NaN where there is none.
+    """NEP: the proportion of negative eigenvalues; NaN if there are no eigenvalues.
 
     Example:
         >>> float(negative_share(np.array([[3.0, -1.0], [2.0, np.nan]])))
@@ -29,7 +29,7 @@ def negative_share(values: np.ndarray) -> np.ndarray:
 
 
 def positive_mean(values: np.ndarray) -> np.ndarray:
-    """APE: the mean of the positive eigenvalues; NaN where there is none.
+    """APE: the mean of the positive eigenvalues; NaN if there are none.
 
     Example:
         >>> float(positive_mean(np.array([[3.0, -1.0], [2.0, np.nan]])))
@@ -47,17 +47,17 @@ def largest(values: np.ndarray, k: int) -> np.ndarray:
         >>> largest(np.array([[3.0, 1.0, -2.0, np.nan]]), 2).tolist()
         [[3.0, -2.0]]
     """
-    order = np.argsort(-np.abs(values), axis=-1, kind="stable")  # NaN comes last
+    order = np.argsort(-np.abs(values), axis=-1, kind="stable")  # NaN is last
     return np.take_along_axis(values, order[..., :k], axis=-1)
 
 
 def sample_facts(values: np.ndarray, seed: int, known: bool = True) -> dict[str, Any]:
-    """NEP and APE with their intervals, by the names of fields.
+    """NEP and APE with their intervals, by field name.
 
     Args:
         values: (mini-batches, k).
-        seed: Of the bootstrap, which draws whole mini-batches.
-        known: Whether these are the values of largest magnitude; else all facts are None.
+        seed: Random seed of the bootstrap, which draws whole mini-batches.
+        known: Whether these are the values of largest magnitude; otherwise everything is None.
     """
     if not known:
         return dict.fromkeys(("nep", "nep_interval", "ape", "ape_interval"))
@@ -71,7 +71,7 @@ def sample_facts(values: np.ndarray, seed: int, known: bool = True) -> dict[str,
 
 
 def sample_densities(values: np.ndarray) -> dict[str, np.ndarray]:
-    """The density of the values of either sign and its points, by the names of fields."""
+    """The densities of positive and of negative values with their coordinates, by field name."""
     known = values[np.isfinite(values)]
     negative_at, negative = one_sided_density(known[known < 0], len(known))
     positive_at, positive = one_sided_density(known[known > 0], len(known))
@@ -82,7 +82,7 @@ def sample_densities(values: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def whole_density(nodes: np.ndarray, weights: np.ndarray) -> dict[str, np.ndarray]:
-    """The density of all eigenvalues, the mean over mini-batches, by the names of fields."""
+    """The density of all eigenvalues, averaged over mini-batches, by field name."""
     known = np.isfinite(nodes)
     at, density = spectral_density(nodes[known], weights[known] / len(nodes))
     with np.errstate(divide="ignore"):
@@ -93,7 +93,7 @@ def whole_density(nodes: np.ndarray, weights: np.ndarray) -> dict[str, np.ndarra
 def mean_fields(name: str, samples: np.ndarray) -> dict[str, Any]:
     """The mean over mini-batches (the first axis) and its standard error, as two fields.
 
-    A single mini-batch has no error: it is NaN, or None where the mean is one number.
+    For a single mini-batch the error is NaN, or None if the mean is one number.
     """
     count = len(samples)
     spread = samples.std(0, ddof=1) if count > 1 else np.full(samples.shape[1:], np.nan)

@@ -1,7 +1,7 @@
 """Log amplitudes of maps at true frequencies, along the diagonal of the spectrum or over rings.
 
 A map of H × W positions has amplitudes at the frequencies 2πk/H rad/px; on a square map, the
-diagonal holds those with the same frequency along rows and columns.
+diagonal contains those with the same frequency along rows and columns.
 
 **Bins that are their own mirror image.** A real map x has a spectrum with F(−ω) = conj F(ω), where
 frequencies count modulo 2π. A bin with ω = −ω, both of whose frequencies are 0 or π, is therefore
@@ -12,11 +12,11 @@ real, |F|² = σ²·u with u chi-squared of one degree of freedom, and E ln u = 
     E ln|F| = (ln σ² − γ) / 2          of a complex bin,
     E ln|F| = (ln σ² − γ − ln 2) / 2   of a real one:
 
-at equal power, the mean log amplitude of a real bin lies ½ ln 2 ≈ 0.35 lower. The diagonal of a
+at equal power, the mean log amplitude of a real bin is ½ ln 2 ≈ 0.35 lower. The diagonal of a
 square map has one real bin above 0, at π, if its side is even, and none if it is odd: without
 :func:`mirror_correction` the curve of an even map kinks at π, and part of the step to an odd map is
-parity. The correction is a constant per frequency and size, so it leaves every difference between
-maps of equal size as it is.
+parity. The correction is a constant per frequency and size, so it does not change differences
+between maps of equal size.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from torch import Tensor
 Direction = Literal["diagonal", "radial"]
 
 _FLOOR = 1e-6
-"""Added to amplitudes before the logarithm (Park & Kim, 2022): a dead map has no logarithm."""
+"""Added to amplitudes before the logarithm (Park & Kim, 2022): log 0 is not defined."""
 
 
 def frequencies(height: int, width: int) -> np.ndarray:
-    """The frequencies at which a map is described, from 0 to at most π rad/px.
+    """The frequencies of a map's curve, from 0 to at most π rad/px.
 
-    They are those of the shorter side. An odd side does not reach π.
+    They are the frequencies of the shorter side. An odd side does not reach π.
 
     Example:
         >>> (frequencies(4, 4) / math.pi).tolist()
@@ -59,12 +59,12 @@ def log_amplitudes(maps: Tensor, direction: Direction = "diagonal") -> Tensor:
 
 
 def mirror_correction(height: int, width: int, direction: Direction = "diagonal") -> np.ndarray:
-    """What to add to :func:`log_amplitudes` so that white noise is flat above frequency 0: (K,).
+    """The correction to :func:`log_amplitudes` that makes white noise flat above frequency 0: (K,).
 
-    ½ ln 2 times the share of real bins in what each frequency was averaged or interpolated from.
-    Frequency 0 is left alone: there the bin is a map's mean, which is no noise around 0 for a real
-    feature map, so that no constant is right for it; and every size has it, so it cancels between
-    sizes either way.
+    ½ ln 2 times the fraction of real bins among those that each frequency is averaged or
+    interpolated from. Frequency 0 is not corrected: its bin is the map's mean, which for a real
+    feature map is not noise around 0, so that no constant would be correct; and since every size
+    has it, it cancels between sizes anyway.
 
     Example:
         >>> mirror_correction(4, 4).round(3).tolist(), mirror_correction(5, 5).tolist()
@@ -75,7 +75,8 @@ def mirror_correction(height: int, width: int, direction: Direction = "diagonal"
         real = np.outer(_own_mirror(height), _own_mirror(width)).ravel()
         share = np.bincount(ring[real], minlength=len(count) + 1)[: len(count)] / count
     else:
-        # Of the diagonal's bins above 0 only (π, π) is real: others have a frequency between.
+        # Of the diagonal's bins above 0, only (π, π) is real: the others have an intermediate
+        # frequency.
         share = np.zeros(min(height, width) // 2 + 1)
         share[-1] = height % 2 == width % 2 == 0
     share[0] = 0
@@ -88,9 +89,9 @@ def _own_mirror(side: int) -> np.ndarray:
 
 
 def _square_diagonal(maps: Tensor) -> Tensor:
-    """The diagonal of the spectrum as one product with a small basis: no full transform is made.
+    """The diagonal of the spectrum as one product with a small basis, without a full transform.
 
-    The mean is taken out first: it would drown the small amplitudes in rounding.
+    The mean is subtracted first: otherwise rounding would dominate small amplitudes.
     """
     side = maps.shape[-1]
     basis = _basis(side, maps.dtype, maps.device)
@@ -100,7 +101,7 @@ def _square_diagonal(maps: Tensor) -> Tensor:
     if flat.is_contiguous():
         waves = centred @ basis
         channels, parts = 1, waves.chunk(2, -1)
-    else:  # channels last, as tokens are: the other order needs no copy
+    else:  # channels last, like tokens: this order needs no copy
         waves = basis.T @ centred.transpose(1, 2)
         channels, parts = 2, waves.chunk(2, 1)
     amplitude = torch.hypot(*parts) if maps.dtype == torch.float64 else _modulus(*parts)
@@ -115,7 +116,7 @@ def _modulus(real: Tensor, imaginary: Tensor) -> Tensor:
 
 @lru_cache(maxsize=64)
 def _basis(side: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Cosines and sines (side², 2K) of the diagonal's frequencies without 0, in that order."""
+    """Cosines and sines (side², 2K) of the diagonal's frequencies except 0, in that order."""
     order = torch.arange(1, side // 2 + 1)
     place = torch.arange(side)
     # Reduced modulo the side first, so that large multiples lose no digits.
@@ -125,14 +126,14 @@ def _basis(side: int, dtype: torch.dtype, device: torch.device) -> Tensor:
 
 
 def _diagonal(maps: Tensor) -> Tensor:
-    """The diagonal of a rectangular spectrum: between two bins of the longer side, interpolated."""
+    """The diagonal of a rectangular spectrum, interpolated between two bins of the longer side."""
     height, width = maps.shape[-2:]
     log = _spectrum(maps).mean(1)
     if height > width:
         log = log.transpose(1, 2)
     short, long = sorted((height, width))
     order = torch.arange(short // 2 + 1)
-    place = order.double() * long / short  # not on the device: some know no double precision
+    place = order.double() * long / short  # on the CPU: some devices lack double precision
     low = place.floor().long()
     share = (place - low).to(maps.device, maps.dtype)
     high = (low + 1).clamp_max(long - 1)
@@ -140,7 +141,7 @@ def _diagonal(maps: Tensor) -> Tensor:
 
 
 def _radial(maps: Tensor) -> Tensor:
-    """Means over rings of equal width around frequency 0, up to π; corners beyond are left out."""
+    """Means over rings of equal width around frequency 0, up to π; the corners are omitted."""
     height, width = maps.shape[-2:]
     ring, count = _rings(height, width, maps.device)
     log = _spectrum(maps).mean(1).flatten(1)
@@ -151,9 +152,10 @@ def _radial(maps: Tensor) -> Tensor:
 
 @lru_cache(maxsize=64)
 def _rings(height: int, width: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """The ring of each bin of the spectrum, one too many for corners, and how many bins each has.
+    """The ring of each bin of the spectrum (an extra one for corners), and the bins per ring.
 
-    Rings lie at the frequencies of the shorter side and are as wide as these are apart.
+    Rings are centred at the frequencies of the shorter side, and their width is the distance
+    between these.
     """
     side = min(height, width)
     rows, columns = (torch.fft.fftfreq(n, dtype=torch.float64) * side for n in (height, width))

@@ -1,9 +1,9 @@
-"""Eigenvalues of a symmetric matrix of which only products with vectors can be had.
+"""Eigenvalues of a symmetric matrix that is only available through matrix-vector products.
 
-Lanczos's method with full reorthogonalisation and thick restarts (Wu & Simon, 2000). A value is
-taken for found when its residual says so, never because it has stopped changing: that is how power
-iteration comes to return wrong values without a word. The same products give the density of the
-whole spectrum (Golub & Welsch, 1969; Ghorbani et al., 2019, arXiv:1901.10159).
+Lanczos's method with full reorthogonalisation and thick restarts (Wu & Simon, 2000). Convergence is
+judged by the residual, never by whether a value has stopped changing: with that criterion, power
+iteration can silently return wrong values. The same products give the density of the whole spectrum
+(Golub & Welsch, 1969; Ghorbani et al., 2019, arXiv:1901.10159).
 """
 
 from __future__ import annotations
@@ -20,51 +20,52 @@ Which = Literal["magnitude", "positive", "negative", "both"]
 Product = Callable[[Tensor], Tensor]
 
 _BASIS_BYTES = 2 << 30
-"""Memory that the basis may take before it is restarted."""
+"""Memory that the basis may use before it is restarted."""
 _NOISE = 64.0
-"""Residuals below so many times the precision of the largest value cannot be told from 0."""
+"""Residuals below this multiple of the largest value's precision are indistinguishable from 0."""
 _LITTLE = 1e-2
-"""What is left of a product, as a share of the largest value, that is orthogonalised once more."""
+"""A product whose remainder is below this fraction of the largest value is reorthogonalised."""
 _GROWTH = 10.0
-"""By how many residuals a value may still grow; eigenvectors that a space hardly holds do that."""
+"""Number of residuals by which a value may still grow, if its vector is poorly represented."""
 _SAME, _CLOSE = 1e-2, 15.0
-"""Tolerances, of the largest value and of their own, within which two may hide a third."""
+"""Tolerances, relative to the largest value and to the values themselves, within which two values
+may hide a third."""
 _ROUGH = 0.1
-"""Residual, as a share of a value, at which it is known well enough to be passed over."""
+"""Residual, relative to a value, at which it is known well enough to be skipped."""
 _ALARM = 3.09
-"""Normal quantile of 0.999: how surprising the start must be before copies are looked for."""
+"""Normal quantile of 0.999: how unlikely the start vector must be before copies are searched."""
 
 
 @dataclass(frozen=True)
 class Eigenpairs:
-    """Eigenvalues of one end or both, each with its residual, and a quadrature of the rest."""
+    """Eigenvalues at one or both ends, each with its residual, and a quadrature of the spectrum."""
 
     values: np.ndarray
-    """float64 (k,), from the end inwards; of both ends, the positive one first."""
+    """float64 (k,), from the end inwards; with both ends, the positive one first."""
     residuals: np.ndarray
-    """‖Av − λv‖ of each."""
+    """‖Av − λv‖ of each eigenpair."""
     converged: np.ndarray
-    """bool (k,): whether the residual bounds the error as asked."""
+    """bool (k,): whether the residual satisfies the tolerance."""
     vectors: Tensor
     """(k, n)."""
     products: int
     start: Tensor
-    """What the search began with, (n,), of length 1."""
+    """The normalised start vector of the search, (n,)."""
     image: Tensor
     """The matrix times ``start``."""
     nodes: np.ndarray
-    """Of the quadrature that the start gives: Σ weight · f(node) estimates tr f(A) / n."""
+    """Nodes of the quadrature from the start vector: Σ weight · f(node) estimates tr f(A) / n."""
     weights: np.ndarray
     closed: bool
-    """Whether the matrix mapped the space of the search into itself, so that copies are likely."""
+    """Whether the Krylov space became invariant, so that copies of eigenvalues are likely."""
     noise: float
-    """Values of this size cannot be told from 0, and are 0."""
+    """Values of this size are indistinguishable from 0, and are set to 0."""
 
     def spectrum(self) -> tuple[np.ndarray, np.ndarray]:
-        """A quadrature of the whole spectrum that knows better than its start.
+        """A quadrature of the whole spectrum, corrected by the computed eigenvalues.
 
-        Each eigenvalue that was found is one of n, whatever share of it the start has; the other
-        nodes stand for the rest.
+        Each computed eigenvalue gets the weight 1 / n, whatever its component in the start vector;
+        the other nodes represent the remaining eigenvalues.
         """
         size = len(self.start)
         found, vectors = self.values[self.converged], self.vectors[torch.from_numpy(self.converged)]
@@ -74,7 +75,7 @@ class Eigenpairs:
             weights[nearest] -= min(weights[nearest], share)
         left = 1 - len(found) / size
         if left and weights.sum() <= len(weights) * np.finfo(np.float64).eps:
-            return self.nodes, self.weights  # the start has nothing of the rest
+            return self.nodes, self.weights  # the start vector has no remaining component
         weights *= left / (weights.sum() or 1.0)
         nodes = np.concatenate([found, self.nodes])
         weights = np.concatenate([np.full(len(found), 1 / size), weights])
@@ -84,16 +85,17 @@ class Eigenpairs:
 
 @dataclass(frozen=True)
 class Lanczos:
-    """The search for the eigenvalues at one end of a symmetric matrix, or at both.
+    """Computes the eigenvalues at one end of a symmetric matrix's spectrum, or at both.
 
-    A value θ with residual r is off by at most r; by about r² over its distance to the others,
-    which is far less, but a neighbour that no value stands for yet can make that untrue. So it is
-    found when r is below ``tolerance`` · |θ + shift| and the next value, at either end, is known or
-    too small. What a start has next to nothing of is still missed, once in some hundred searches,
-    and it cannot tell copies of an eigenvalue apart. So the search is repeated beside what was
-    found where two values are close, where the start has more of them than of single ones, or
-    where it ends in a space that the matrix maps into itself; a few copies can still pass for one.
-    ``again`` repeats it always, until nothing new comes.
+    The error of a value θ with residual r is at most r. It is usually about r² divided by the
+    distance to the other values, which is much smaller, but not if a nearby eigenvalue has not been
+    found yet. A value is therefore accepted if r is below ``tolerance`` · |θ + shift| and the next
+    value, at either end, has converged or is too small to matter. An eigenvector that is almost
+    orthogonal to the start vector can still be missed, once in some hundred searches, and a single
+    Krylov space cannot find copies of an eigenvalue. The search is therefore repeated, orthogonally
+    to the vectors already found, if two values are close, if the start vector has larger components
+    along them than single eigenvectors would explain, or if the Krylov space became invariant. A
+    few copies may still be missed. ``again`` always repeats the search, until nothing new is found.
 
     Example:
         >>> matrix = torch.diag(torch.tensor([10.0, -9.9, 5, -4, 3, -2], dtype=torch.float64))
@@ -103,28 +105,29 @@ class Lanczos:
     """
 
     k: int = 5
-    """How many; of both ends, of each."""
+    """Number of eigenvalues; with both ends, at each end."""
     which: Which = "magnitude"
-    """Of largest magnitude, the most positive, the most negative, or both of these."""
+    """Largest magnitude, most positive, most negative, or the latter two."""
     tolerance: float = 1e-3
-    """Largest residual, as a share of the value: a bound of its relative error."""
+    """Largest residual relative to the value: a bound on its relative error."""
     products: int = 100
-    """The search ends after so many, whatever has been found."""
+    """Maximum number of products, even if some values have not converged."""
     steps: int = 0
-    """At least so many, for a finer quadrature."""
+    """Minimum number of products, for a finer quadrature."""
     shift: float = 0.0
-    """Added to eigenvalues where their magnitude counts."""
+    """Added to eigenvalues when their magnitudes are compared."""
     basis: int | None = None
-    """Vectors that are kept at once; as memory allows if None."""
+    """Maximum number of basis vectors in memory; None: as memory allows."""
     again: bool = False
-    """Whether to look beside what was found in any case, from another start."""
+    """Whether to always search again from another start, orthogonally to what was found."""
 
     def __call__(self, product: Product, like: Tensor, seed: int) -> Eigenpairs:
-        """The eigenvalues of the matrix that ``product`` multiplies vectors such as ``like`` by."""
+        """The eigenvalues of the matrix that ``product`` applies to vectors like ``like``."""
         draws = torch.Generator().manual_seed(seed)
         found = self._search(product, _drawn(like, draws), like.new_empty(0, len(like)), draws)
         while self._unsure(found, len(like)) and found.products < self.products:
-            # Two at a time tell neighbours apart, and suffice to see that nothing larger is left.
+            # Two at a time separate close eigenvalues, and suffice to show that nothing larger is
+            # left.
             left = replace(self, k=2, products=self.products - found.products, steps=0)
             more = left._search(
                 product, _drawn(like, draws), found.vectors, draws, self._bars(found)
@@ -142,15 +145,15 @@ class Lanczos:
         draws: torch.Generator,
         known: tuple[float, Sequence[float]] = (0.0, ()),
     ) -> Eigenpairs:
-        """One Krylov space, restarted where memory asks for it.
+        """Search in one Krylov space, restarted when memory requires it.
 
         Args:
-            product: Of the matrix.
-            start: What the space begins with.
-            aside: Orthonormal vectors that it must not hold.
-            draws: For fresh vectors, where the matrix maps the space into itself.
-            known: The size of the matrix at least, since what is left of it beside ``aside`` may be
-                rounding alone; and for each end what a value must exceed to be of any use.
+            product: Multiplies the matrix by a vector.
+            start: The start vector.
+            aside: Orthonormal vectors to which the space is kept orthogonal.
+            draws: Generator of new vectors, used if the space is invariant.
+            known: A lower bound on the norm of the matrix, since its part orthogonal to ``aside``
+                may be rounding only; and for each end the value that must be exceeded to be useful.
         """
         size, bars = known
         space = _Space(start, self._room(start), aside, draws, size)
@@ -183,7 +186,7 @@ class Lanczos:
         return max(4 * self.k + 12, min(self.basis or fitting, self.products))
 
     def _ends(self, values: np.ndarray) -> list[np.ndarray]:
-        """By which values are asked for: the larger, the sooner."""
+        """The sort keys of the requested ends: larger values come first."""
         measures = {
             "magnitude": [np.abs(values + self.shift)],
             "positive": [values],
@@ -193,18 +196,18 @@ class Lanczos:
         return measures[self.which]
 
     def _wanted(self, values: np.ndarray, count: int) -> np.ndarray:
-        """The indices of the values that are asked for, best first."""
+        """The indices of the requested values, best first."""
         ends = [np.argsort(-measure, kind="stable")[:count] for measure in self._ends(values)]
         return np.array(list(dict.fromkeys(np.concatenate(ends).tolist())), dtype=np.int64)
 
     def _close(self, values: np.ndarray, residuals: np.ndarray, noise: float) -> np.ndarray:
-        """Which values are found."""
+        """Which values have converged."""
         return residuals <= np.maximum(self.tolerance * np.abs(values + self.shift), noise)
 
     def _verdict(
         self, values: np.ndarray, residuals: np.ndarray, noise: float
     ) -> tuple[np.ndarray, bool]:
-        """The indices of what is asked for, and whether all of it is found."""
+        """The indices of the requested values, and whether all of them have converged."""
         found = self._close(values, residuals, noise)
         places = self._wanted(values, self.k)
         settled = bool(found[places].all())
@@ -215,18 +218,18 @@ class Lanczos:
                 continue
             last, rest = order[self.k - 1], order[self.k :]
             rivals = self._rivals(values, rest)
-            # What comes next may still grow: it must be known, or too small in any case.
+            # The next value may still grow: it must have converged, or be too small in any case.
             grown = measure[rivals] + _GROWTH * residuals[rivals]
             settled &= bool((found[rivals] | (grown < measure[last])).all())
         return places, settled
 
     def _rivals(self, values: np.ndarray, rest: np.ndarray) -> np.ndarray:
-        """The first of the others, in falling order; of magnitudes, that of either sign."""
+        """The next values in descending order; for magnitudes, one of each sign."""
         both = [values[rest].argmax(), values[rest].argmin()]
         return rest[both] if self.which == "magnitude" else rest[:1]
 
     def _useless(self, values: np.ndarray, residuals: np.ndarray, bars: Sequence[float]) -> bool:
-        """Whether nothing in this space will exceed what is known already."""
+        """Whether nothing in this space will exceed the known values."""
         for measure, bar in zip(self._ends(values), bars, strict=False):
             order = np.argsort(-measure, kind="stable")
             rivals = self._rivals(values, order)
@@ -237,13 +240,13 @@ class Lanczos:
         return bool(bars)
 
     def _bars(self, found: Eigenpairs) -> tuple[float, list[float]]:
-        """The size of the matrix, and the least of what was found at each end."""
+        """The norm of the matrix, and the smallest value found at each end."""
         ends = [np.sort(measure)[-self.k :] for measure in self._ends(found.values)]
         full = len(found.values) >= self.k * len(ends)
         return float(np.abs(found.values).max()), [float(end[0]) for end in ends] if full else []
 
     def _unsure(self, found: Eigenpairs, size: int) -> bool:
-        """Whether there may be more: copies of eigenvalues, or some between others."""
+        """Whether there may be more eigenvalues: copies, or some between others."""
         if (
             (whole := max(len(found.nodes), len(found.values)) >= size)
             or found.closed
@@ -257,13 +260,14 @@ class Lanczos:
         ).any():
             return True
         places = self._wanted(found.nodes, self.k)
-        # Of j single eigenvectors a random start has a share of about j / n: χ² with j degrees.
+        # A random start vector has a component of about j / n along j single eigenvectors: χ² with
+        # j degrees of freedom.
         shares, degrees = size * found.weights[places].cumsum(), np.arange(1, len(places) + 1)
         spread = 2 / (9 * degrees)
         return bool((shares > degrees * (1 - spread + _ALARM * np.sqrt(spread)) ** 3).any())
 
     def _merged(self, old: Eigenpairs, new: Eigenpairs) -> tuple[Eigenpairs, bool]:
-        """The best of two searches, and whether the second one brought anything."""
+        """The best values of two searches, and whether the second one found anything new."""
         values = np.concatenate([old.values, new.values])
         best = self._wanted(values, self.k)
         ends = [[np.sort(m)[-self.k :] for m in self._ends(v)] for v in (old.values, values)]
@@ -277,7 +281,7 @@ class Lanczos:
 
 
 class _Space:
-    """An orthonormal basis, and the matrix as it looks within."""
+    """An orthonormal basis, and the projection of the matrix onto it."""
 
     def __init__(
         self, start: Tensor, room: int, aside: Tensor, draws: torch.Generator, scale: float
@@ -289,12 +293,12 @@ class _Space:
         self.vectors[0] = _unit(_without(start, aside))
         self.projected = np.zeros((self.room, self.room))
         self.leaks = np.zeros((len(aside), self.room))
-        """What of each product lies along the vectors set aside."""
+        """The components of each product along the vectors in ``aside``."""
         self.size = 0
         self.beyond = 0.0
-        """How much of the last product lies outside."""
+        """The norm of the last product's component outside the space."""
         self.closed = False
-        """Whether the matrix has mapped the space into itself."""
+        """Whether the space is invariant."""
         self._near = 0
 
     @property
@@ -306,15 +310,15 @@ class _Space:
         return self.size == self.dimension
 
     def expand(self, product: Product) -> Tensor:
-        """Multiply the newest vector; what leaves the space becomes the next one."""
+        """Multiply the newest vector; the component outside the space becomes the next vector."""
         newest = self.size
         image = whole = product(self.vectors[newest])
         if len(self.aside):
             leak = self.aside @ whole
             image = whole - leak @ self.aside
             self.leaks[:, newest] = leak.cpu().double().numpy()
-        # In exact arithmetic a product meets the last two vectors only (all, after a restart);
-        # taking these away first makes one pass over the whole basis as good as two.
+        # In exact arithmetic a product has components only along the last two vectors (all, after a
+        # restart). Subtracting these first makes one pass over the whole basis as accurate as two.
         near, basis = self.vectors[self._near : newest + 1], self.vectors[: newest + 1]
         first = near @ image
         rest = image - first @ near
@@ -333,32 +337,32 @@ class _Space:
         return whole
 
     def _turn(self, rest: Tensor) -> None:
-        """Make what is left of a product the next vector; a fresh one where nothing is left."""
+        """Normalise the rest of a product as the next vector; use a new one if nothing is left."""
         scale = max(self.scale, np.abs(self.projected[: self.size, : self.size]).max())
         if self.beyond <= _NOISE * torch.finfo(rest.dtype).eps * scale:
             self.beyond, self.closed = 0.0, True
             rest = _drawn(rest, self.draws)
         if self.beyond <= _LITTLE * scale:
-            for _ in range(2):  # of little, rounding is a large part
+            for _ in range(2):  # rounding is a large part of a small remainder
                 rest = _without(_without(rest, self.aside), self.vectors[: self.size])
         self.vectors[self.size] = _unit(rest)
 
     def ritz(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Values, residuals and coordinates (size, size) of the best guesses within."""
+        """The Ritz values, their residuals, and their coordinates (size, size)."""
         values, coordinates = np.linalg.eigh(self.projected[: self.size, : self.size])
         return values, self.beyond * np.abs(coordinates[-1]), coordinates
 
     def leaked(self, coordinates: np.ndarray) -> np.ndarray:
-        """How far the products of guesses lead back to the vectors set aside."""
+        """The components of the Ritz vectors' products along the vectors in ``aside``."""
         return np.linalg.norm(self.leaks[:, : self.size] @ coordinates, axis=0)
 
     def quadrature(self) -> tuple[np.ndarray, np.ndarray]:
-        """Nodes, and how much of the first vector belongs to each."""
+        """The nodes, and the weight of the start vector at each."""
         values, _, coordinates = self.ritz()
         return values, coordinates[0] ** 2
 
     def restart(self, places: np.ndarray) -> None:
-        """Keep these guesses and the newest direction only."""
+        """Keep only these Ritz vectors and the newest direction."""
         values, _, coordinates = self.ritz()
         kept, newest = self.lifted(coordinates[:, places]), self.vectors[self.size].clone()
         self.leaks[:, : len(places)] = self.leaks[:, : self.size] @ coordinates[:, places]
@@ -384,11 +388,11 @@ def _unit(vector: Tensor) -> Tensor:
 
 
 def _length(vector: Tensor) -> float:
-    """The norm, also where squares would be too small or too large for single precision."""
+    """The norm, even if squares underflow or overflow in single precision."""
     largest = float(vector.abs().max())
     return largest * float((vector / largest).norm()) if largest else 0.0
 
 
 def _without(vector: Tensor, directions: Tensor) -> Tensor:
-    """What is left of a vector beside some orthonormal ones (k, n)."""
+    """The part of a vector that is orthogonal to some orthonormal vectors (k, n)."""
     return vector - (directions @ vector) @ directions if len(directions) else vector

@@ -1,8 +1,8 @@
-"""The shape of a path from the inner products of its points alone.
+"""The shape of a path, computed only from the inner products of its points.
 
-A path of T points in a space of millions of dimensions is known up to a rotation by its Gram matrix
-(T, T). The points may be taken about any origin; the nearer it lies to them, the less is lost to
-rounding. Differences that rounding alone would explain count as none.
+A path of T points in a space of millions of dimensions is determined up to a rotation by its Gram
+matrix (T, T). Any origin can be used; the closer it is to the points, the smaller the rounding
+error. Differences that rounding alone would explain are treated as zero.
 """
 
 from __future__ import annotations
@@ -10,21 +10,22 @@ from __future__ import annotations
 import numpy as np
 
 _ROUNDING = 64 * np.finfo(np.float64).eps
-"""Share of squared lengths that sums in double precision may lose."""
+"""Fraction of squared lengths that sums in double precision may lose."""
 
 
 def principal_plane(gram: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The points in the plane in which they vary most, and the share of variance of its directions.
+    """The points in their principal plane, and the fraction of variance along its directions.
 
     Principal components of the points, centred over them (Li et al., 2018, arXiv:1712.09913,
-    section 7). The sign of a direction is such that the point farthest from the end is positive.
+    section 7). The sign of a direction is chosen so that the point farthest from the last one is
+    positive.
 
     Args:
         gram: Inner products of the points, shape (T, T).
 
     Returns:
-        Coordinates about the last point, shape (T, 2), and two shares; these are NaN where all
-        points are one.
+        Coordinates about the last point, shape (T, 2), and two fractions; these are NaN if all
+        points are equal.
 
     Example:
         >>> points = np.array([[3.0, 0, 0], [1, 0, 0], [0, 0, 0]])
@@ -44,7 +45,7 @@ def principal_plane(gram: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def polar(gram: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Distance and direction of each point as seen from the last one, in terms of the first.
+    """Polar coordinates of each point about the last one, relative to the first.
 
     With d = w - w_end, r = ‖d‖ / ‖d_init‖ and θ is the angle between d and d_init (Park & Kim,
     2022, arXiv:2202.06709, fig. 1b).
@@ -53,8 +54,8 @@ def polar(gram: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         gram: Inner products of the points, shape (T, T).
 
     Returns:
-        r and θ in radians, shape (T,) each. θ is NaN at the end itself, which lies in no direction;
-        both are NaN where the path ends where it began.
+        r and θ in radians, shape (T,) each. θ is NaN at the last point itself, where it is not
+        defined; both are NaN if the path ends at its start.
 
     Example:
         >>> points = np.array([[2.0, 0], [0, 1], [0, 0]])
@@ -73,7 +74,7 @@ def polar(gram: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def lengths(gram: np.ndarray) -> np.ndarray:
-    """How far it is from each point to the next, shape (T - 1,).
+    """The distance from each point to the next, shape (T - 1,).
 
     Example:
         >>> points = np.array([[0.0, 0], [3, 4], [3, 4], [3, 5]])
@@ -84,9 +85,9 @@ def lengths(gram: np.ndarray) -> np.ndarray:
 
 
 def turns(gram: np.ndarray) -> np.ndarray:
-    """By what angle each step leaves the direction of the one before, in radians, shape (T - 1,).
+    """The angle between each step and the previous one, in radians, shape (T - 1,).
 
-    A step of no length has no direction: it is passed over and gets NaN, as does the first one.
+    A step of length 0 has no direction: it is skipped and gets NaN, like the first step.
 
     Example:
         >>> points = np.array([[0.0, 0], [1, 0], [1, 0], [1, 2]])
@@ -106,15 +107,15 @@ def turns(gram: np.ndarray) -> np.ndarray:
 def _steps(gram: np.ndarray) -> np.ndarray:
     """Inner products of the steps (T - 1, T - 1); squares that rounding alone explains are 0."""
     steps = gram[1:, 1:] - gram[1:, :-1] - gram[:-1, 1:] + gram[:-1, :-1]
-    # The ends of each step set its noise: steps near the origin are known better than those far.
+    # The noise of a step depends on its end points: steps near the origin are more accurate.
     noise = _ROUNDING * (np.diag(gram)[1:] + np.diag(gram)[:-1])
     np.fill_diagonal(steps, np.where(np.diag(steps) > noise, np.diag(steps), 0.0))
     return steps
 
 
 def _signs(coordinates: np.ndarray) -> np.ndarray:
-    """1 or -1 for each column, by the first of its entries that is as large as any."""
+    """1 or -1 for each column, from the first of its entries of largest magnitude."""
     sizes = np.abs(coordinates)
-    # Two points may be equally far but for rounding; which one decides must not hang on that.
+    # Two points may be equally far except for rounding, which must not decide the sign.
     first = np.argmax(sizes >= (1 - 1e-9) * sizes.max(0), axis=0)
     return np.where(coordinates[first, np.arange(coordinates.shape[1])] < 0, -1.0, 1.0)

@@ -8,7 +8,7 @@ import numpy as np
 
 
 def padded(rows: Iterable[np.ndarray]) -> np.ndarray:
-    """Rows of unequal length as one array, filled up with NaN.
+    """Rows of unequal length as one array, padded with NaN.
 
     Example:
         >>> padded([np.array([1.0, 2.0]), np.array([3.0])]).tolist()

@@ -10,9 +10,9 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Mean:
-    """A mean over observations, with what is needed to merge it and to know its error.
+    """A mean over observations that can be merged with others and knows its standard error.
 
-    Merging by Chan, Golub & LeVeque (1983): numerically as good as two passes over all data.
+    Merges by Chan, Golub & LeVeque (1983), which is as accurate as two passes over all data.
 
     Example:
         >>> merged = Mean.merge([Mean.of(np.array([[1.0], [2.0]])), Mean.of(np.array([[6.0]]))])
@@ -36,7 +36,7 @@ class Mean:
 
     @classmethod
     def merge(cls, parts: Iterable[Mean]) -> Mean:
-        """The mean of all observations of ``parts``; weighted by how many each has."""
+        """The mean of all observations of ``parts``, weighted by their counts."""
         merged: Mean | None = None
         for part in parts:
             merged = part if merged is None else merged + part
@@ -63,7 +63,7 @@ class Mean:
         return np.sqrt(self.squares / (self.count - 1) / self.count)
 
     def to_arrays(self, name: str) -> dict[str, np.ndarray]:
-        """As arrays for a file, each called after ``name``."""
+        """As arrays for a file, with names that start with ``name``."""
         return {
             f"{name}.count": np.array(self.count, dtype=np.int64),
             f"{name}.value": self.value,
@@ -72,11 +72,11 @@ class Mean:
 
     @classmethod
     def merge_arrays(cls, parts: Iterable[Mapping[str, np.ndarray]], name: str) -> Mean:
-        """The merged mean of all parts that hold one of that name."""
+        """The merged mean of all parts that contain one of that name."""
         return cls.merge(cls.from_arrays(part, name) for part in parts if f"{name}.count" in part)
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, np.ndarray], name: str) -> Mean:
-        """What :meth:`to_arrays` gave."""
+        """Read the output of :meth:`to_arrays`."""
         count, value, squares = (arrays[f"{name}.{part}"] for part in ("count", "value", "squares"))
         return cls(int(count), value, squares)

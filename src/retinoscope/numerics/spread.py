@@ -1,4 +1,4 @@
-"""How much maps vary over their positions."""
+"""The variance of maps over their positions."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def get_preset(name: str) -> Preset:
     """
     if name not in PRESETS:
         raise WrongInput(
-            f"There is no preset {name!r}. {did_you_mean(name, list(PRESETS))}Presets: "
+            f"There is no preset {name!r}. {did_you_mean(name, list(PRESETS))}There are: "
             f"{', '.join(PRESETS)} (--preset quick, in Python preset='quick')."
         )
     return PRESETS[name]
