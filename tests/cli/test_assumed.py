@@ -49,7 +49,7 @@ def run(words):
 @pytest.mark.parametrize("words", COMMANDS.values(), ids=COMMANDS)
 def test_a_size_that_is_assumed_is_said_and_one_that_is_given_is_used(own, words):
     done = run(words)
-    (said,) = [line for line in done.stderr.splitlines() if "does not say" in line]
+    (said,) = [line for line in done.stderr.splitlines() if "does not specify" in line]
     assert "size 32×32 (assumed: at 224 px its last map would be 224×224" in said
     assert "To change it: --size" in said
     assert "size=…" in said
@@ -86,6 +86,7 @@ def test_a_built_file_keeps_the_normalisation_that_was_given(own):
 def test_the_protocol_of_a_subject_carries_it(own):
     from retinoscope import load_subject
 
-    protocol = load_subject("net.py:build", images=2).protocol
-    assert [one.split(" ")[0] for one in protocol["assumed"]] == ["size", "mean"]
-    assert load_subject("net.py:build", images=2, size=8, mean=0.5, std=1).protocol["assumed"] == []
+    subject = load_subject("net.py:build", images=2)
+    assert [one.split(" ")[0] for one in subject.assumed] == ["size", "mean"]
+    assert set(subject.assumed) < set(subject.protocol["assumed"])
+    assert load_subject("net.py:build", images=2, size=8, mean=0.5, std=1).assumed == []

@@ -13,7 +13,9 @@ def test_a_single_number_is_a_square():
 
 @pytest.mark.parametrize("size", [0, (0, 32), -4, (32,), (1, 2, 3), "32", 32.0, True])
 def test_what_is_no_size_is_refused_for_what_it_is(size):
-    with pytest.raises(WrongInput, match=r"is not an image size.*--size 224x160.*size=\(224, 160\)"):
+    with pytest.raises(
+        WrongInput, match=r"is not an image size.*--size 224x160.*size=\(224, 160\)"
+    ):
         image_size(size)
 
 

@@ -69,7 +69,9 @@ def test_it_decides_the_loss_and_nothing_else(trained, tmp_path):
     assert (one.history, two.history) == (trained, None)
     assert one.fingerprint == two.fingerprint
     assert (one.weight_decay, two.weight_decay) == (0.05, 0.0)
-    assert one.protocol == two.protocol | {"weight decay": 0.05}
+    assert one.assumed == two.assumed
+    known = {"weight decay": 0.05, "assumed": one.assumed}  # not the augmentation of its training
+    assert one.protocol == two.protocol | known
     assert key_of(Variance(), one) == key_of(Variance(), two)
     assert key_of(Hessian(), one) != key_of(Hessian(), two)
     assert torch.equal(one.backbone.stem.weight, two.backbone.stem.weight)

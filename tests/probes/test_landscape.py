@@ -238,7 +238,7 @@ def test_bad_input_is_told_in_words(tiny):
     subject = load_subject(broken, "cues", name="broken", size=(16, 16), images=10)
     with pytest.raises(RetinoscopeError, match="is nan at its own weights, over 10 images"):
         measure(Landscape(), subject)
-    images = torch.utils.data.TensorDataset(torch.rand(4, 3, 16, 16), torch.arange(4))
+    images = torch.utils.data.TensorDataset(torch.rand(10, 3, 16, 16), torch.arange(10))
     only_test = load_subject(build().eval(), {"test": images}, name="tiny", size=(16, 16))
     with pytest.raises(NotApplicable, match="needs the split 'train'"):
         measure(Landscape(), only_test)

@@ -14,7 +14,7 @@ from retinoscope.figures.describe import figure
 from retinoscope.figures.figure import Colour
 from retinoscope.plots.declared import plot_together
 from retinoscope.report.build import build_report, render
-from retinoscope.report.collect import collect
+from retinoscope.report.collect import Collected, collect
 from retinoscope.report.svg import svg
 
 COLOURS = [Colour("categorical", place) for place in range(2)]
@@ -23,7 +23,7 @@ COLOURS = [Colour("categorical", place) for place in range(2)]
 def results(measured, probe):
     return {
         one.name: next(m.result for m in one.measured if m.result.probe == probe)
-        for one in collect([measured])
+        for one in collect([measured]).examined
     }
 
 
@@ -67,13 +67,15 @@ def test_the_page_offers_both_and_has_one_key(measured, tmp_path):
 
 
 def test_one_model_alone_has_no_choice_and_no_key():
-    page = render([subject("one", hessian())])
+    page = render(Collected([subject("one", hessian())]))
     assert 'class="switch"' not in page
     assert 'class="swatch"' not in page
 
 
 def test_what_cannot_be_compared_in_one_chart_is_not():
-    page = render([subject(n, landscape(), trajectory(), hessian()) for n in ("one", "two")])
+    page = render(
+        Collected([subject(n, landscape(), trajectory(), hessian()) for n in ("one", "two")])
+    )
     rows = [part.partition("</h3>") for part in page.split("<h3>")[1:]]
     titles = [title for title, _, row in rows if 'class="switch"' in row]
     assert "The true loss at each snapshot" in titles

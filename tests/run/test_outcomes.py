@@ -173,7 +173,11 @@ def test_the_estimate_of_a_shared_pass_grows_with_its_images_and_falls_with_work
 @pytest.mark.parametrize(
     ("model", "probe", "says"),
     [
-        ("micro_vit:num_classes=0", "hessian", r"needs labels; the network has no classifier: it"),
+        (
+            "micro_vit:num_classes=0",
+            "hessian",
+            r"needs labels; these images have no labels, and the network has no classifier",
+        ),
         ("micro_vit:num_classes=0", "accuracy", r"no classifier: its output is 48 features"),
         ("micro_vit", "hessian", r"needs labels; these images have no labels. Sort them into"),
         ("micro_vit", "trajectory", r"needs the snapshots of a training; the weights of micro_vit"),

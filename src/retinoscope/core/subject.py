@@ -171,6 +171,12 @@ class Subject:
         assumed = self.protocol.get("assumed", ()) if needs.view == AUGMENTED else ()
         return [text for text in assumed if text.startswith(ASSUMED_AUGMENTATION)]
 
+    @property
+    def assumed(self) -> list[str]:
+        """The preprocessing that was assumed because the model does not specify it."""
+        found = map(str, self.protocol.get("assumed", ()))
+        return [text for text in found if not text.startswith(ASSUMED_AUGMENTATION)]
+
     def another(self, name: str) -> Subject:
         """A further subject on the same images. Probes use ``context.another`` instead."""
         if self.origin is None:

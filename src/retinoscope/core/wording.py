@@ -99,7 +99,7 @@ def assumed_words(model: str, assumed: Sequence[str]) -> str:
     Example:
         >>> assumed_words("net.py:build", ["size 32×32 (read from the network)"])
         'net.py:build does not specify its image preprocessing. Assumed: size 32×32 (read from the \
-    network). To change it: --size (in Python size=…)'
+network). To change it: --size (in Python size=…)'
     """
     names = [name for name in ("size", "mean", "std") if any(name in one for one in assumed)]
     flags = ", ".join(f"--{name}" for name in names)

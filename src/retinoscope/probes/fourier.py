@@ -97,9 +97,8 @@ class Fourier:
 
     mirror: Literal["corrected", "paper"] = setting(
         "corrected",
-        "On even maps the bin at π is its own mirror image, so it is a real number, whose mean "
-        "log amplitude is ½ ln 2 lower than that of a complex number of equal power. Correct for "
-        "it, or keep the paper's values. Steps between maps of equal size are the same either way.",
+        "Correct the bins that are their own mirror image (π on even maps), whose mean log "
+        "amplitude is ½ ln 2 lower than that of others of equal power; or keep the paper's values.",
     )
 
     def __post_init__(self) -> None:

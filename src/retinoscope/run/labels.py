@@ -42,9 +42,10 @@ def model_classes(
     if classes is not None:
         return classes, ""
     if not classifier:
+        unlabelled = "" if labelled else "these images have no labels, and "
         return None, (
-            f"the network has no classifier: its output is {outputs:,} features. Give it one with "
-            "matching weights (MODEL:num_classes=10, --weights FILE)"
+            f"{unlabelled}the network has no classifier: its output is {outputs:,} features. Give "
+            "it one with matching weights (MODEL:num_classes=10, --weights FILE)"
         )
     if not labelled:
         return None, (

@@ -150,7 +150,10 @@ def check_asked(models: Sequence[str], **settings: Any) -> None:
         check_model_file(split_label(model)[1])
     check_data(settings.get("data", "cues"), settings.get("root"))
     if (weights := settings.get("weights")) and not Path(weights).is_file():
-        raise UnreadableFile(f"There is no checkpoint {str(weights)!r}.")
+        raise UnreadableFile(
+            f"There is no file {str(weights)!r} to read weights from. Name a .safetensors or .pth "
+            "file with --weights (in Python weights=…)."
+        )
 
 
 def check_model_file(model: str) -> None:

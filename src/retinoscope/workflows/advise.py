@@ -73,8 +73,8 @@ def advise(model: str, data: Any = "cues", *, msas: int = 4, **settings: Any) ->
         )
     run: Mapping[str, Any] = {"reporter": settings.pop("reporter", None)}
     subject = load_subject(model, data, **settings)
-    if run["reporter"] is not None and (assumed := subject.protocol.get("assumed")):
-        run["reporter"].say(assumed_words(subject.name, assumed))
+    if run["reporter"] is not None and subject.assumed:
+        run["reporter"].say(assumed_words(subject.name, subject.assumed))
     found: Result = measure(Variance(), subject, **run)
     return plan(subject.anatomy, cast(VarianceResult, found), msas, subject.protocol.get("trained"))
 

@@ -196,8 +196,8 @@ def _subject(
         subject = load_subject(model, data, **settings)
     finally:
         reporter.end()
-    if assumed := subject.protocol.get("assumed"):
-        reporter.say(assumed_words(subject.name, assumed))
+    if subject.assumed:
+        reporter.say(assumed_words(subject.name, subject.assumed))
     return subject
 
 
