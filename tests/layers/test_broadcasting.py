@@ -72,9 +72,9 @@ def test_learned_scales_start_as_the_identity_and_learn():
 def test_refuses_what_it_cannot_do():
     with pytest.raises(ValueError, match=r"no variant 'cbs'.*one of: cb, cb_s, gate, hybrid"):
         Broadcast("cbs")
-    with pytest.raises(ValueError, match="'cb_s' scales each channel: say channels="):
+    with pytest.raises(ValueError, match="'cb_s' scales each channel: pass channels="):
         Broadcast("cb_s")
-    with pytest.raises(ValueError, match=r"tokens must lie along one dimension; got \(2, 3\)"):
+    with pytest.raises(ValueError, match=r"tokens must be in one dimension; got \(2, 3\)"):
         Broadcast("gate", (2, 3), 1)
     assert repr(Broadcast("cb", scale=0.5)) == "Broadcast('cb', positions=(1,), scale=0.5)"
 

@@ -215,11 +215,11 @@ def test_dropout_only_in_training():
 
 
 def test_refusals():
-    with pytest.raises(ValueError, match=r"sign is '\+' .* or '-' .*; got 'plus'"):
+    with pytest.raises(ValueError, match=r"sign must be '\+' .* or '-' .*; got 'plus'"):
         EigenValues(4, "plus")
     with pytest.raises(ValueError, match=r"form is one of \('symmetric', 'authors'\); got 'qr'"):
         EigenValues(4, "+", "qr")
-    with pytest.raises(ValueError, match="width of 6 cannot be shared out among 4 heads"):
+    with pytest.raises(ValueError, match="width of 6 cannot be divided equally among 4 heads"):
         EigenAttention(6, 4, "+")
     with pytest.raises(ValueError, match="among 0 heads"):
         EigenValues(6, "+").head_matrices(0)

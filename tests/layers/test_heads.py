@@ -113,6 +113,8 @@ def test_mistakes_say_what_there_is():
     with pytest.raises(ValueError, match=r"hidden ≥ 1 and side ≥ 1; got 0 and 7"):
         make_head("mlp", 4, 2, hidden=0)
     head = make_head("gap", 4, 2)
-    with pytest.raises(ValueError, match=r"not pooled cannot be put into 2 classes.*0 classes"):
+    with pytest.raises(
+        ValueError, match=r"not pooled cannot be classified into 2 classes.*0 classes"
+    ):
         head.reset(2, "")
     assert head(torch.zeros(1, 4, 2, 2)).shape == (1, 2)  # refused, and nothing changed

@@ -119,5 +119,5 @@ def test_training_and_eval_agree_and_every_parameter_learns(size):
 def test_settings_that_make_no_sense_are_refused():
     with pytest.raises(ValueError, match="tables is one of per_head, shared; got 'own'"):
         LocalAttention(4, tables="own")
-    with pytest.raises(ValueError, match="are 1 or more; got 3, 64, 0"):
+    with pytest.raises(ValueError, match="must be at least 1; got 3, 64, 0"):
         LocalAttention(4, window=0)

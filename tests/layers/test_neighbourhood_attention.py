@@ -149,7 +149,7 @@ def test_refuses_what_makes_no_sense():
         neighbourhood_mask(0, 3, 3)
     with pytest.raises(ValueError, match="prefix of -1"):
         neighbourhood_mask(3, 3, 3, prefix=-1)
-    with pytest.raises(ValueError, match="6 channels cannot be shared out among 4 heads"):
+    with pytest.raises(ValueError, match="6 channels cannot be divided equally among 4 heads"):
         NeighbourhoodAttention(6, 4, 3)
     with pytest.raises(ValueError, match=r"outside is one of \('absent', 'zero'\); got 'wrap'"):
         NeighbourhoodAttention(6, 2, 3, outside="wrap")

@@ -141,15 +141,15 @@ def test_settings_are_printed():
 
 
 def test_mistakes_say_what_there_is():
-    with pytest.raises(ValueError, match=r"1 × 1 points or more; got kernel=0"):
+    with pytest.raises(ValueError, match=r"must be at least 1; got kernel=0"):
         Blur(0)
     with pytest.raises(ValueError, match=r"no padding 'zeros' for a blur.*replicate, grow"):
         Blur(2, "zeros")
     with pytest.raises(ValueError, match=r"no prob 'relu'. It is one of: tanh, bn_tanh, .*off"):
         Prob("relu")
-    with pytest.raises(ValueError, match=r"positive tau; got tau=-1"):
+    with pytest.raises(ValueError, match=r"tau must be positive; got tau=-1"):
         Prob("tanh", -1)
-    with pytest.raises(ValueError, match=r"'bn_tanh' normalises each channel: say channels="):
+    with pytest.raises(ValueError, match=r"'bn_tanh' normalises each channel: pass channels="):
         Prob("bn_tanh")
     with pytest.raises(ValueError, match=r"0 or 1 for each of the 4 stages; got \(2, 2, 2, 2\)"):
         check_smoothing((2, 2, 2, 2), 4)

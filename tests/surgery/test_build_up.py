@@ -215,7 +215,7 @@ def test_slots_never_touch_and_never_take_a_stride(name, taken_apart):
     [
         (
             "vit_tiny_patch16_224", {"img_size": 64, "depth": 1}, (1,),
-            "build_up cannot be done on vit_.*: it has no conv unit",
+            "build_up cannot be applied to vit_.*: it has no conv unit",
         ),
         (
             "resnet18", {"layers": (2, 2, 1, 1)}, (0, 1),
@@ -263,7 +263,7 @@ def test_wrong_settings_are_named():
         parse_surgery("build_up:msa_per_stage=(1,),window_size=7")
     with pytest.raises(UnknownSurgery, match=r"no surgery 'buildup'. Did you mean 'build_up'\?"):
         parse_surgery("buildup")
-    with pytest.raises(ValueError, match="heads has a number for each of 2 stages"):
+    with pytest.raises(ValueError, match="heads needs one number for each of 2 stages"):
         BuildUp((0, 1), heads=(3,))
 
 

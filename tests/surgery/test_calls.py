@@ -102,17 +102,17 @@ def test_a_part_meets_the_state_wherever_it_lies_in_the_answer(how):
 
 def test_what_cannot_be_told_apart_is_refused():
     model = Odd("pair").eval()
-    with pytest.raises(SurgeryRefused, match="gives several tensors, and which of them is meant"):
+    with pytest.raises(SurgeryRefused, match="returns several tensors, and it is ambiguous which"):
         operate(model, "spatial_smoothing", example=16)
 
 
 @pytest.mark.parametrize(
     ("how", "says"),
     [
-        ("flag", "'blocks.1' is not called with one tensor alone"),
-        ("keyword", "'blocks.1' is not called with one tensor alone"),
-        ("dict", "'blocks.1' does not give one tensor alone"),
-        ("pair", "'blocks.1' does not give one tensor alone"),
+        ("flag", "'blocks.1' is not called with exactly one tensor"),
+        ("keyword", "'blocks.1' is not called with exactly one tensor"),
+        ("dict", "'blocks.1' does not return exactly one tensor"),
+        ("pair", "'blocks.1' does not return exactly one tensor"),
     ],
 )
 def test_a_substitute_is_refused_where_it_would_not_fit(how, says):
@@ -132,7 +132,9 @@ def test_a_part_of_an_anatomy_restricts_the_build_up():
     patient = BuildUp((0, 0, 1, 0)).operate(model, part)
     assert dissect(patient, 32).sketch == "CC|C↓C|C↓CCA|C↓CCC"
     smooth = operate(model, "spatial_smoothing")
-    with pytest.raises(SurgeryRefused, match="Another surgery has put parts there: do build_up"):
+    with pytest.raises(
+        SurgeryRefused, match="An earlier surgery has added parts there: apply build_up"
+    ):
         operate(smooth, "build_up:msa_per_stage=(1,1,1,1)", example=32)
     with pytest.raises(SurgeryRefused, match="reduction 5 does not divide its"):
         operate(model, "build_up:msa_per_stage=(0,0,0,1),reduction=5")
@@ -155,7 +157,7 @@ def test_settings_are_fitted_and_refused_in_python_too():
 
 def test_operate_says_what_it_wants():
     model = Odd("plain").eval()
-    with pytest.raises(WrongInput, match="Give one with its settings"):
+    with pytest.raises(WrongInput, match="Pass one with its settings"):
         operate(model, McDropout, example=16)
     copied = operate(model)
     assert copied is not model

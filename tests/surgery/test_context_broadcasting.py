@@ -347,9 +347,9 @@ def test_other_peoples_vits():
     patient = operated(model, where="attention")
     reference = hooked(model, behind=layers)
     assert difference(logits(patient, images()), logits(reference, images())) < 1e-12
-    with pytest.raises(SurgeryRefused, match=r"self_attention.*is no module of its own"):
+    with pytest.raises(SurgeryRefused, match=r"self_attention.*is not a separate module"):
         operated(model, where="attention", position="front")
-    with pytest.raises(SurgeryRefused, match=r"self_attention.*is no module of its own"):
+    with pytest.raises(SurgeryRefused, match=r"self_attention.*is not a separate module"):
         operated(model, where="attention", position="mid")
 
 

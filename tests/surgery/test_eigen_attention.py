@@ -357,22 +357,25 @@ REFUSED = {
     "resnet": (lambda: timm.create_model("test_resnet"), "it has no attention unit"),
     "torchvision": (
         lambda: VisionTransformer(SIDE, PATCH, 1, 2, DIM, DIM, num_classes=5),
-        r"its values are made by a linear map that is no nn\.Linear of its own",
+        r"its values are computed by a linear map that is not a separate nn\.Linear",
     ),
     "talking heads": (
         lambda: timm.create_model(
             "cait_xxs24_224", img_size=16, patch_size=4, embed_dim=8, depth=1, num_heads=2
         ),
-        r"at 'blocks\.0\.attn': its heads are mixed behind the softmax",
+        r"at 'blocks\.0\.attn': its heads are mixed after the softmax",
     ),
     "keys are values": (Odd, "its values are also used by scaled_dot_product_attention"),
     "convolution": (Odd, "its values are made by conv1d, not a linear map"),
     "norm": (Odd, "its values are made by layer_norm, not a linear map"),
-    "linear attention": (Odd, "no softmax over keys gives its weights"),
-    "gate": (Odd, "what it mixes goes into mul, not a linear map"),
-    "used twice": (Odd, "what it mixes is used 2 times"),
+    "linear attention": (Odd, "its weights do not come from a softmax over keys"),
+    "gate": (Odd, "its mixed values go into mul, not a linear map"),
+    "used twice": (Odd, "its mixed values are used 2 times"),
     "positions": (Odd, "its values do not reach the output map one by one"),
-    "weight norm": (Odd, r"what it mixes goes into a linear map that is no nn\.Linear of its own"),
+    "weight norm": (
+        Odd,
+        r"its mixed values go into a linear map that is not a separate nn\.Linear",
+    ),
     "wide": (
         lambda kind: Odd(kind, 2 * DIM),
         "it is square, but 8 channels become 16 values, and 16 become 8",

@@ -160,7 +160,7 @@ def test_what_the_head_reads_does_not_depend_on_its_weights():
     assert "MeanPrefix" in str(operated(model))
     pooling = vit(global_pool="avg")
     nn.init.zeros_(pooling.head.weight)
-    with pytest.raises(SurgeryRefused, match=r"but the grid too: it pools already"):
+    with pytest.raises(SurgeryRefused, match=r"but also the grid: it already pools"):
         operated(pooling)
 
 
@@ -180,7 +180,7 @@ def test_keys_modes_anatomy_and_training(model):
 
 
 def test_refuses_what_it_cannot_do(model):
-    with pytest.raises(SurgeryRefused, match="no class token, so the head pools already"):
+    with pytest.raises(SurgeryRefused, match="no class token, so the head already pools"):
         operated(vit(class_token=False, global_pool="avg"))
     with pytest.raises(SurgeryRefused, match=r"blocks.1.mlp.*lacks the last unit"):
         GapHead().operate(model, anatomy_of(model).where(kind="attention"))
@@ -196,5 +196,5 @@ def test_refuses_a_state_that_no_module_holds():
             z = z + bump.down(bump.up(z).relu())
             return self.exit(z[-1])
 
-    with pytest.raises(SurgeryRefused, match=r"no module gives or takes the state behind it"):
+    with pytest.raises(SurgeryRefused, match=r"no module outputs or takes the state after it"):
         operated(draw_at_order_one(Bare()))

@@ -264,7 +264,7 @@ def test_other_sizes_are_an_error():
     with pytest.raises(
         WrongInput,
         match=r"masked for 16 queries and 16 keys, 1 times each time it runs \(9×9 of 3×5 "
-        r"positions and 1 beside them\), but met 26 queries and 26 keys\. Operate .* anew",
+        r"positions plus 1 outside the map\), but met 26 queries and 26 keys\. Apply .* again",
     ):
         patient(images((5, 5)))
 
@@ -371,13 +371,13 @@ def test_masks_that_are_there_are_kept(kind):
 REFUSED = {
     "swin": (
         lambda: SwinTransformer(16, 2, embed_dim=8, depths=(2,), num_heads=(2,), window_size=4),
-        r"'layers.0.blocks.0.attn': its attention is not global: it stays within parts of the map",
+        r"'layers.0.blocks.0.attn': its attention is not global: it is restricted to parts of the map",
     ),
     "pvt": (
         lambda: PyramidVisionTransformerV2(
             depths=(1, 1), embed_dims=(8, 8), num_heads=(1, 1), sr_ratios=(2, 1), mlp_ratios=(1, 1)
         ),
-        r"'stages.0.blocks.0.attn': its attention is not global: 4×4 queries ask 2×2 keys",
+        r"'stages.0.blocks.0.attn': its attention is not global: it has 4×4 queries but 2×2 keys",
     ),
     "resnet": (
         lambda: timm.create_model("test_resnet"),
@@ -393,18 +393,18 @@ REFUSED = {
         lambda: timm.create_model(
             "xcit_nano_12_p16_224", img_size=32, embed_dim=8, depth=1, num_heads=2
         ),
-        r"'cls_attn_blocks.0.attn': only tokens beside the map ask there, and those see all",
+        r"'cls_attn_blocks.0.attn': its only queries are tokens outside the map, which see all",
     ),
-    "linear": (lambda: Own(Attending("linear")), "no softmax over keys gives weights"),
+    "linear": (lambda: Own(Attending("linear")), "its weights do not come from a softmax over keys"),
     "rolled": (lambda: Own(Attending("rolled", 4)), "it rolls the map"),
     "causal": (lambda: Own(Attending("causal")), "its attention is causal"),
     "two softmaxes": (
         lambda: Own(Gazer("softmax")),
-        r"not all of its attention could be caught: .* but such were met 2 times",
+        r"not all of its attention could be intercepted: .* but such calls occurred 2 times",
     ),
     "way round": (lambda: Wayward(Gazer()), "at 'block': the model can attend without the mask"),
     "restless": (Restless, "'gaze' does not do the same each time it runs"),
-    "no numbers": (lambda: Own(Gazer()).to("meta"), "its weights hold no numbers to prove by"),
+    "no numbers": (lambda: Own(Gazer()).to("meta"), "its weights contain no numbers that could prove"),
     "weights past the softmax": (lambda: Own(Gazer("log")), "gives hidden keys a weight of up to"),
 }  # fmt: skip
 
@@ -416,14 +416,16 @@ def test_refusals(kind):
     model = make().eval()
     side = 32 if kind == "class attention" else 16
     anatomy = dissect(model, side, name="the model")
-    with pytest.raises(SurgeryRefused, match=rf"localise cannot be done on the model.*{message}"):
+    with pytest.raises(
+        SurgeryRefused, match=rf"localise cannot be applied to the model.*{message}"
+    ):
         Localise(3).operate(model, anatomy)
 
 
 @pytest.mark.parametrize("kernel", [0, -1, 2, 4])
 def test_windows_have_a_centre(kernel):
     with pytest.raises(
-        ValueError, match=rf"kernel is (an odd number from 1,.*|1 or more); got {kernel}\."
+        ValueError, match=rf"kernel (must be an odd number.*|is 1 or more); got {kernel}\."
     ):
         Localise(kernel)
 

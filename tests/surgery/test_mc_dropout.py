@@ -211,7 +211,7 @@ def test_refusals():
             y = nn.functional.conv2d(nn.functional.conv2d(x, weights[0]).relu(), weights[1])
             return self.stem((x + nn.functional.pad(y, (1, 1, 1, 1))).mean((2, 3)))
 
-    with pytest.raises(SurgeryRefused, match=r"one of its learned maps is no module of its own"):
+    with pytest.raises(SurgeryRefused, match=r"one of its learned maps is not a separate module"):
         operated(Function())
     model = BUILDERS["vit"]()
     part = dissect(model, SIZE).where(kind=["stem", "attention"])

@@ -264,7 +264,7 @@ def test_refuses_a_state_that_no_module_holds():
             x = x + self.two(x.relu()).relu()
             return self.three(x.mean((2, 3)))
 
-    with pytest.raises(SurgeryRefused, match=r"'two'.*no module gives or takes the state"):
+    with pytest.raises(SurgeryRefused, match=r"'two'.*no module outputs or takes the state"):
         operated(Bare(), 32)
 
 

@@ -1,1 +1,1 @@
-"""What the papers' networks and surgeries are built from: plain ``nn.Module`` parts."""
+"""The layers of the papers' networks and surgeries, as plain ``nn.Module`` classes."""

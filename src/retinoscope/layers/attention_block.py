@@ -11,8 +11,8 @@ from retinoscope.layers.local_attention import LocalAttention, Tables
 class AttentionBlock(nn.Module):
     """Maps (N, C, H, W) → the same shape: BN, GELU, 1×1 convolution, BN, local attention, skip.
 
-    The convolution narrows by ``reduction`` (4 in bottleneck networks, 1 in basic ones); attention
-    widens again. There is no MLP behind it: the next convolutional unit takes that part.
+    The convolution reduces the channels by ``reduction`` (4 in bottleneck networks, 1 in basic
+    ones); attention expands them again. No MLP follows: the next convolutional unit has that role.
     """
 
     def __init__(
@@ -47,5 +47,5 @@ class ChannelsLast(nn.Module):
         self.block = block
 
     def forward(self, x: Tensor) -> Tensor:
-        """The block's maps, stored as they came."""
+        """The output of the block, in the original memory format."""
         return self.block(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)

@@ -1,8 +1,7 @@
-"""A mask put into attention that other code computes.
+"""Masks attention that other code computes.
 
-Attention is mostly a call inside a module, not a module of its own. While such a module runs, its
-calls of ``softmax`` and of torch's fused attentions are caught, and pairs of query and key are
-hidden in them.
+Attention is usually a function call inside a module, not a separate module. While such a module
+runs, its calls of ``softmax`` and of torch's fused attention are intercepted and masked.
 """
 
 from __future__ import annotations
@@ -27,16 +26,16 @@ _SOFTMAX = {
 
 
 class AttentionMask(nn.Module):
-    """Hides keys from queries in the attention that a module computes; see :meth:`context`.
+    """Hides keys from queries in the attention of a module; see :meth:`context`.
 
-    Not part of any state dict: the mask follows from the map and the window.
+    It is not part of a state dict, because it follows from the map and the window.
 
     Args:
-        hidden: True where a query may not look, (queries, keys).
-        calls: How many calls of the module's forward pass are to be masked, each time.
-        query_dim: Which dimension of the logits belongs to queries, counted from the last (−2).
-        key_dim: Which dimension of the logits belongs to keys, counted from the last (−1).
-        what: The map and the window, for errors.
+        hidden: True if a query must not see a key, (queries, keys).
+        calls: The number of calls to mask in each forward pass of the module.
+        query_dim: The dimension of queries in the logits, counted from the last (−2).
+        key_dim: The dimension of keys in the logits, counted from the last (−1).
+        what: The map and the window, for error messages.
     """
 
     hidden: Tensor
@@ -48,26 +47,26 @@ class AttentionMask(nn.Module):
         self.register_buffer("hidden", hidden, persistent=False)
         self.calls, self.query_dim, self.key_dim, self.what = calls, query_dim, key_dim, what
         self.hides = bool(hidden.any())
-        """Where nothing is hidden, calls are counted and left as they are."""
+        """If nothing is hidden, calls are only counted."""
 
     def context(self, *args: Any, **kwargs: Any) -> TorchFunctionMode:
-        """What the module is to run in; afterwards, it refuses if not all calls were masked."""
+        """The context to run the module in; on exit, it raises if not all calls were masked."""
         return _Masking(self)
 
     def extra_repr(self) -> str:
-        """What the mask is for."""
+        """The map and the window of the mask."""
         return self.what
 
 
 class _Masking(TorchFunctionMode):
-    """Catches attention while it is active."""
+    """Intercepts attention while it is active."""
 
     def __init__(self, mask: AttentionMask) -> None:
         super().__init__()
         self.mask = mask
         self.masked = 0
         self.others: list[tuple[int, ...]] = []
-        """Numbers of queries and keys of attention that the mask does not fit."""
+        """Numbers of queries and keys of attention that do not match the mask."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -86,11 +85,11 @@ class _Masking(TorchFunctionMode):
         if kind is None and self.masked != self.mask.calls:
             queries, keys = self.mask.hidden.shape
             others = ", ".join(f"{q} queries and {k} keys" for q, k in self.others)
-            met = f"met {others}" if others else f"such were met {self.masked} times"
+            met = f"met {others}" if others else f"such calls occurred {self.masked} times"
             raise WrongInput(
                 f"This attention was masked for {queries} queries and {keys} keys, "
-                f"{self.mask.calls} times each time it runs ({self.mask.what}), but {met}. "
-                "Operate on the model anew, with an anatomy for images of this size."
+                f"{self.mask.calls} times each time it runs ({self.mask.what}), but {met}. Apply "
+                "the surgery again, with an anatomy for images of this size."
             )
 
     def _fits(self, queries: int, keys: int) -> bool:
@@ -118,7 +117,7 @@ class _Masking(TorchFunctionMode):
         )
 
     def _multi_head(self, query: Tensor, key: Tensor, *args: Any, **kwargs: Any) -> Any:
-        # Called with tokens first; its boolean masks are true where a query may not look.
+        # Called with tokens first; its boolean masks are true where a query must not see a key.
         if self._fits(query.shape[0], key.shape[0]):
             _refuse_causal(kwargs.get("is_causal", False))
             given = kwargs.get("attn_mask")
@@ -141,7 +140,7 @@ class _Masking(TorchFunctionMode):
 
 
 def along(pairs: Tensor, query_dim: int, key_dim: int) -> Tensor:
-    """What is known of (queries, keys), in a shape that is broadcast along these dimensions.
+    """A (queries, keys) tensor, reshaped so that it broadcasts along these dimensions.
 
     Example:
         >>> along(torch.ones(2, 3), query_dim=-2, key_dim=-4).shape
@@ -153,7 +152,7 @@ def along(pairs: Tensor, query_dim: int, key_dim: int) -> Tensor:
 
 
 def _joined(given: Tensor | None, hidden: Tensor, seen_is_true: bool) -> Tensor:
-    """The mask that was given and ours in one, of the kind of the one that was given."""
+    """The given mask combined with ours, in the format of the given one."""
     if given is None:
         return ~hidden if seen_is_true else hidden
     if given.dtype is torch.bool:

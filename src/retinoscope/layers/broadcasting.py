@@ -1,4 +1,4 @@
-"""Mean tokens: given to every token (Context Broadcasting), or put in the place of a class token.
+"""Layers with the mean token: added to every token (Context Broadcasting), or as class token.
 
 Context Broadcasting is uniform attention for free, from Hyeon-Woo et al., "Scratching Visual
 Transformer's Back with Uniform Attention" (ICCV 2023, arXiv:2210.08457): the mean over all tokens
@@ -17,7 +17,7 @@ Variant = Literal["cb", "cb_s", "gate", "hybrid"]
 
 
 class Broadcast(nn.Module):
-    r"""Tokens that know their mean :math:`\bar x`, or the class token :math:`x_0`.
+    r"""Combines each token with the mean :math:`\bar x` or the class token :math:`x_0`.
 
     ==========  =================================================
     variant     token :math:`x_i` becomes
@@ -28,16 +28,16 @@ class Broadcast(nn.Module):
     ``hybrid``  :math:`x_i \odot x_0 + (x_i + \bar x) / 2`
     ==========  =================================================
 
-    Λ starts at zero, where the layer is the identity: a network that is trained already keeps what
-    it knows, and the gradient of Λ, the mean times that of the output, is not zero there.
+    Λ starts at zero, where the layer is the identity: a trained network is not changed at first,
+    and the gradient of Λ, the mean times that of the output, is not zero there.
 
     Args:
-        variant: Which of them.
-        positions: The dimensions that hold nothing but tokens. The mean is over all of them, tokens
-            beside the grid included; the class token is the first.
-        channel: The dimension that holds the channels.
-        channels: How many there are; only ``cb_s`` has to know.
-        scale: How much of the change is made: 0 leaves the tokens as they are, 1 is the paper's.
+        variant: See the table.
+        positions: The dimensions of the tokens. The mean is over all of them, including tokens
+            outside the grid; the class token is the first.
+        channel: The dimension of the channels.
+        channels: The number of channels; only needed for ``cb_s``.
+        scale: The strength of the change: 0 changes nothing, 1 is the paper's.
 
     Example:
         >>> Broadcast("cb")(torch.tensor([[[0.0], [4.0]]]))
@@ -61,7 +61,7 @@ class Broadcast(nn.Module):
             )
         if variant in ("gate", "hybrid") and len(positions) != 1:
             raise ValueError(
-                f"Variant {variant!r} reads the first token, so the tokens must lie along one "
+                f"Variant {variant!r} reads the first token, so the tokens must be in one "
                 f"dimension; got {tuple(positions)}."
             )
         self.variant: Variant = variant
@@ -70,11 +70,11 @@ class Broadcast(nn.Module):
         self.scale = float(scale)
         if variant == "cb_s":
             if channels is None:
-                raise ValueError("Variant 'cb_s' scales each channel: say channels=….")
+                raise ValueError("Variant 'cb_s' scales each channel: pass channels=….")
             self.weight = nn.Parameter(torch.zeros(channels))
 
     def forward(self, x: Tensor) -> Tensor:
-        """The tokens, stored as they were."""
+        """The changed tokens, in the same layout."""
         if self.scale == 0:
             return x
         if self.variant == "cb_s":
@@ -101,12 +101,12 @@ class Broadcast(nn.Module):
 
 
 class MeanPrefix(nn.Module):
-    """Tokens of which those beside the grid became the mean of those in it.
+    """Replaces the tokens outside the grid by the mean of those in it.
 
     Args:
-        dimension: Along which the tokens lie.
-        before: How many stand in front of the grid.
-        behind: How many stand behind it.
+        dimension: The dimension of the tokens.
+        before: The number of tokens before the grid.
+        behind: The number of tokens after the grid.
 
     Example:
         >>> MeanPrefix(before=1)(torch.tensor([[[9.0], [1.0], [3.0]]])).flatten()
@@ -118,7 +118,7 @@ class MeanPrefix(nn.Module):
         self.dimension, self.before, self.behind = dimension, before, behind
 
     def forward(self, x: Tensor) -> Tensor:
-        """The tokens, stored as they were."""
+        """The changed tokens, in the same layout."""
         size = x.shape[self.dimension] - self.before - self.behind
         grid = x.narrow(self.dimension, self.before, size)
         mean = grid.mean(self.dimension, keepdim=True)

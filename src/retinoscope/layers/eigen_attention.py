@@ -1,8 +1,8 @@
-"""Attention whose values and projection are given by the eigenvalues of their product.
+"""Attention whose value and output maps are parametrised by the eigenvalues of their product.
 
 Dovonon et al., 2024, "Setting the Record Straight on Transformer Oversmoothing", arXiv:2401.04301.
-A layer X + A X W_V W_proj smooths or sharpens by the eigenvalues of H = W_V W_proj. Here
-H = V Λ Vᵀ, with V the orthogonal factor of a matrix Θ and Λ = ±diag(ψ²): whatever the parameters,
+Whether a layer X + A X W_V W_proj smooths or sharpens depends on the eigenvalues of H = W_V W_proj.
+Here H = V Λ Vᵀ, with V the orthogonal factor of a matrix Θ and Λ = ±diag(ψ²): for any parameters,
 the eigenvalues are all ≥ 0 (ViT⁺) or all ≤ 0 (ViT⁻).
 """
 
@@ -22,7 +22,7 @@ Form = Literal["symmetric", "authors"]
 class EigenValues(nn.Module):
     """Value and projection weights (dim, dim) whose product H has eigenvalues of one sign.
 
-    Multiplied from the right, with heads along the middle axis, the two forms are
+    With multiplication from the right, and heads along the shared axis, the two forms are
 
     ============= ============= ================= =================== ============================
     form          values        output            H of a single head  H of head h (its channels P)
@@ -31,16 +31,16 @@ class EigenValues(nn.Module):
     ``authors``   ``v = x Vᵀ``  ``out = y V Λ``   Λ: V cancels        Vᵀ P V Λ, not symmetric
     ============= ============= ================= =================== ============================
 
-    The second is what the authors' code computes. Its eigenvalues are real and of one sign too.
+    The second form is that of the authors' code. Its eigenvalues are real and of one sign too.
     Nothing bounds ψ, so eigenvalues may leave [−1, 1] in training.
 
-    V is found in float32 at least, and its gradient needs a Θ of full rank, which a random one has.
+    V is computed at least in float32, and its gradient needs a Θ of full rank, as a random Θ has.
 
     Args:
         dim: Width d of the tokens; d² + d parameters.
         sign: ``+`` for eigenvalues ≥ 0, ``-`` for eigenvalues ≤ 0.
         form: See above.
-        device: Where to make the parameters.
+        device: Device of the parameters.
         dtype: Type of the parameters, and of the weights.
     """
 
@@ -54,7 +54,7 @@ class EigenValues(nn.Module):
     ) -> None:
         super().__init__()
         if sign not in get_args(Sign):
-            raise ValueError(f"sign is '+' (eigenvalues ≥ 0) or '-' (≤ 0); got {sign!r}.")
+            raise ValueError(f"sign must be '+' (eigenvalues ≥ 0) or '-' (≤ 0); got {sign!r}.")
         if form not in get_args(Form):
             raise ValueError(f"form is one of {get_args(Form)}; got {form!r}.")
         self.dim, self.sign, self.form = dim, sign, form
@@ -63,29 +63,30 @@ class EigenValues(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw Θ as torch draws a linear map, ψ between 0 and ±1."""
+        """Initialise Θ like the weight of a linear layer in torch, and ψ between 0 and ±1."""
         nn.init.kaiming_uniform_(self.theta, a=math.sqrt(5))
         nn.init.uniform_(self.psi, *((0.0, 1.0) if self.sign == "+" else (-1.0, 0.0)))
 
     def vectors(self) -> Tensor:
-        """The orthogonal V (dim, dim), in float32 at least."""
+        """The orthogonal V (dim, dim), at least in float32."""
         theta = self.theta.to(_wide(self.theta.dtype))
-        # V does not depend on the scale of Θ; without it, squares inside the QR cannot overflow.
+        # V does not depend on the scale of Θ; with Θ normalised, squares inside the QR cannot
+        # overflow.
         scale = theta.detach().abs().amax().clamp_min(torch.finfo(theta.dtype).tiny)
         return torch.linalg.qr(theta / scale).Q
 
     def eigenvalues(self) -> Tensor:
-        """The diagonal of Λ (dim,): ±ψ², in float32 at least."""
+        """The diagonal of Λ (dim,): ±ψ², at least in float32."""
         squares = self.psi.to(_wide(self.psi.dtype)).square()
         return squares if self.sign == "+" else -squares
 
     def weights(self) -> tuple[Tensor, Tensor]:
-        """Of the values and of the output, each (dim, dim) as ``nn.Linear`` keeps its weight."""
+        """The weights of the value and output maps, each (dim, dim) as in ``nn.Linear``."""
         value, output = self._maps()
         return value.mT.to(self.theta.dtype), output.mT.to(self.theta.dtype)
 
     def matrix(self) -> Tensor:
-        """H (dim, dim) of a single head, multiplied from the right, in float32 at least."""
+        """H (dim, dim) of a single head, for multiplication from the right, at least in float32."""
         if self.form == "authors":
             return torch.diag(self.eigenvalues())
         vectors = self.vectors()
@@ -104,7 +105,7 @@ class EigenValues(nn.Module):
         return f"{self.dim}, sign={self.sign!r}, form={self.form!r}"
 
     def _maps(self) -> tuple[Tensor, Tensor]:
-        """What values and output are multiplied by from the right."""
+        """The matrices that values and output are multiplied by from the right."""
         vectors, eigenvalues = self.vectors(), self.eigenvalues()
         if self.form == "authors":
             return vectors.mT, vectors * eigenvalues
@@ -114,16 +115,16 @@ class EigenValues(nn.Module):
 class EigenAttention(nn.Module):
     """Multi-head attention on tokens (N, L, dim) with :class:`EigenValues`; 3·dim² + dim weights.
 
-    Stands in the place of timm's ``Attention`` and is called like it. There is no bias.
+    A replacement for timm's ``Attention`` with the same call signature. There is no bias.
 
     Args:
         dim: Width of the tokens.
-        num_heads: Heads; they divide ``dim``.
+        num_heads: Number of heads; must divide ``dim``.
         sign: ``+`` for eigenvalues ≥ 0, ``-`` for eigenvalues ≤ 0.
         form: See :class:`EigenValues`.
         attn_drop: Dropout of the attention weights.
-        proj_drop: Dropout behind the output.
-        device: Where to make the weights.
+        proj_drop: Dropout after the output.
+        device: Device of the weights.
         dtype: Type of the weights.
     """
 
@@ -153,7 +154,8 @@ class EigenAttention(nn.Module):
 
         Args:
             x: Tokens (N, L, dim).
-            attn_mask: Added to the logits, or true where a query may look; (L, L) or broadcast.
+            attn_mask: Added to the logits, or true where a query may see a key; (L, L) or
+                broadcast.
             is_causal: Whether each token sees only those before it and itself.
         """
         batch, length, dim = x.shape
@@ -175,4 +177,4 @@ def _wide(dtype: torch.dtype) -> torch.dtype:
 
 def _check_heads(dim: int, heads: int) -> None:
     if heads < 1 or dim % heads:
-        raise ValueError(f"A width of {dim} cannot be shared out among {heads} heads equally.")
+        raise ValueError(f"A width of {dim} cannot be divided equally among {heads} heads.")

@@ -1,7 +1,7 @@
-"""Linear maps that stand in the place of those around an attention: values and output.
+"""Replacements for the linear maps of an attention that compute values and output.
 
 Dovonon et al., 2024, "Setting the Record Straight on Transformer Oversmoothing", arXiv:2401.04301.
-Together they hold one :class:`EigenValues`; neither has a bias for what it gives from there.
+Together they share one :class:`EigenValues`; neither has a bias for these outputs.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from retinoscope.layers.eigen_attention import EigenValues, Form, Sign
 
 
 class EigenValueLinear(nn.Module):
-    """A linear map that gives values by :class:`EigenValues`, and its other outputs as before.
+    """A linear map whose values come from :class:`EigenValues`; its other outputs are unchanged.
 
     Args:
-        linear: The map it is made from; what remains of its weights is copied.
-        rows: Which of the outputs are the values, in the order in which the output map reads them;
-            as many as there are inputs.
+        linear: The original map; its remaining weights are copied.
+        rows: The outputs that are values, in the order in which the output map reads them; as many
+            as there are inputs.
         sign: ``+`` for eigenvalues ≥ 0, ``-`` for eigenvalues ≤ 0.
         form: See :class:`EigenValues`.
     """
@@ -50,14 +50,14 @@ class EigenValueLinear(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """All rows (outputs, inputs) in their places, as ``nn.Linear`` keeps them."""
+        """All rows (outputs, inputs) in order, in the layout of ``nn.Linear``."""
         value, _ = self.values.weights()
         rows = value if self.kept_weight is None else torch.cat((self.kept_weight, value))
         return rows if self.in_order else rows[self.order]
 
     @property
     def bias(self) -> Tensor | None:
-        """The bias of what was kept; values have none."""
+        """The bias of the remaining outputs; values have none."""
         if self.kept_bias is None:
             return None
         rows = F.pad(self.kept_bias, (0, self.in_features))
@@ -75,16 +75,16 @@ class EigenValueLinear(nn.Module):
 class EigenOutputLinear(nn.Module):
     """The output map (…, dim) → (…, dim) that belongs to an :class:`EigenValueLinear`.
 
-    It only refers to ``values``: state dicts, optimisers and ``.to()`` find them at their owner.
+    It only refers to ``values``; state dicts, optimisers and ``.to()`` find them in their owner.
     """
 
     def __init__(self, values: EigenValues) -> None:
         super().__init__()
-        self._values = (values,)  # in a tuple, else it would be registered here too
+        self._values = (values,)  # in a tuple, so that it is not registered here too
 
     @property
     def weight(self) -> Tensor:
-        """(dim, dim), as ``nn.Linear`` keeps it."""
+        """(dim, dim), in the layout of ``nn.Linear``."""
         return self._values[0].weights()[1]
 
     def forward(self, x: Tensor) -> Tensor:
@@ -93,7 +93,7 @@ class EigenOutputLinear(nn.Module):
 
 
 def _part(parameter: Tensor, rows: Sequence[int]) -> nn.Parameter | None:
-    """Some rows of a parameter as one of their own."""
+    """Some rows of a parameter as a new parameter."""
     if not rows:
         return None
     taken = parameter.detach()[list(rows)].clone()

@@ -1,7 +1,7 @@
-"""Heads that make logits of maps, as compared for spatial smoothing (arXiv:2105.12639).
+"""Heads that map feature maps to logits, as compared for spatial smoothing (arXiv:2105.12639).
 
-A head is a neck, which makes vectors of maps, and a last linear map. Other classes need another
-last map only: the neck stays, as with timm's heads.
+A head consists of a neck, which maps feature maps to vectors, and a last linear map. For other
+classes only the last map is replaced; the neck stays, as with timm's heads.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ from timm.layers import SelectAdaptivePool2d
 from torch import Tensor, nn
 
 HeadKind = Literal["gap", "mlp", "max", "median", "gap_mlp", "bn_relu_gap", "gap_clip"]
-# timm's own words for a global pool; "" is none at all.
+# timm's names for a global pool; "" is none at all.
 _POOLS = ("", "avg", "max", "avgmax", "catavgmax", "fast", "fastavg", "fastmax", "fastavgmax")
 
 
 class GlobalMedian(nn.Module):
-    """Vectors (N, C) of the half-way value of each map (N, C, H, W).
+    """The median of each map: (N, C, H, W) → (N, C).
 
-    Of n points it is the ⌊n/2⌋-th largest, as in the authors' code: one of the values, no mean.
+    For n points it is the ⌊n/2⌋-th largest, as in the authors' code: one of the values, never a
+    mean of two.
     """
 
     def forward(self, x: Tensor) -> Tensor:
@@ -32,7 +33,7 @@ class GlobalMedian(nn.Module):
 
 
 class SoftClip(nn.Module):
-    """Values drawn smoothly into (−τ/2, τ/2)."""
+    """Compresses values smoothly into (−τ/2, τ/2)."""
 
     def __init__(self, tau: float = 2.0) -> None:
         super().__init__()
@@ -49,26 +50,28 @@ class SoftClip(nn.Module):
 
 @dataclass(frozen=True)
 class HeadSettings:
-    """What a head is built of."""
+    """The settings of a head."""
 
     kind: HeadKind | str
-    """How maps become vectors.
+    """How maps are converted to vectors.
 
-    - ``gap``, ``max``, ``median``: the mean, largest or middle value of each map
-    - ``bn_relu_gap``: the mean behind batch norm and ReLU
-    - ``gap_clip``: the mean, drawn into (−1, 1)
+    - ``gap``, ``max``, ``median``: the mean, maximum or median of each map
+    - ``bn_relu_gap``: the mean after batch norm and ReLU
+    - ``gap_clip``: the mean, compressed into (−1, 1)
     - ``mlp``: maps averaged to ``side`` × ``side`` points, then two layers of ``hidden``
     - ``gap_mlp``: the mean, then two layers of ``hidden``
 
-    timm's words for a global pool (``avg``, ``avgmax``, …) hold too; ``""`` leaves maps alone."""
+    timm's names for a global pool (``avg``, ``avgmax``, …) are valid too; ``""`` does not pool.
+    """
     channels: int
-    """Of the maps."""
+    """Channels of the maps."""
     hidden: int = 4096
     """Width of the two layers."""
     side: int = 7
-    """Of the averaged maps."""
+    """Side of the averaged maps."""
     drop_rate: float | None = None
-    """Behind each hidden layer and before the last map; None is 0.5 with hidden layers, else 0."""
+    """Dropout after each hidden layer and before the last map; None is 0.5 with hidden layers, else
+    0."""
 
     def __post_init__(self) -> None:
         if self.kind not in (*get_args(HeadKind), *_POOLS):
@@ -95,7 +98,7 @@ class HeadSettings:
 
     @property
     def dropout(self) -> float:
-        """The rate that holds."""
+        """The effective dropout rate."""
         return (0.5 if self.has_layers else 0.0) if self.drop_rate is None else self.drop_rate
 
     def neck(self) -> nn.Module:
@@ -129,13 +132,13 @@ class HeadSettings:
         return nn.Sequential(OrderedDict(layers))
 
     def linear(self, classes: int) -> nn.Module:
-        """A new last map for ``classes`` classes; nothing for 0."""
+        """A new last map for ``classes`` classes; the identity for 0."""
         if not classes:
             return nn.Identity()
         if not self.kind:
             raise ValueError(
-                f"Maps that are not pooled cannot be put into {classes} classes. "
-                f"Ask for 0 classes, or for a head: {', '.join(get_args(HeadKind))}."
+                f"Maps that are not pooled cannot be classified into {classes} classes. Use 0 "
+                f"classes, or one of the heads: {', '.join(get_args(HeadKind))}."
             )
         return nn.Linear(self.features, classes)
 
@@ -151,23 +154,23 @@ class Head(nn.Module):
         self.fc = settings.linear(classes)
 
     def reset(self, classes: int, kind: str | None = None, **where: Any) -> None:
-        """Another last map for ``classes`` classes; another neck too if ``kind`` is another.
+        """Replace the last map by one for ``classes`` classes; also the neck if ``kind`` differs.
 
         Args:
-            classes: 0 leaves out the last map.
-            kind: One of the heads; None keeps the one that is.
+            classes: 0 omits the last map.
+            kind: One of the heads; None keeps the current one.
             where: ``device`` and ``dtype`` of the new layers.
         """
         if kind is not None and kind != self.settings.kind:
             settings = replace(self.settings, kind=kind)
-            settings.linear(classes)  # refuses before anything is changed
+            settings.linear(classes)  # raises before anything is changed
             self.settings, self.neck = settings, settings.neck().to(**where)
             self.drop = nn.Dropout(settings.dropout)
         self.fc = self.settings.linear(classes).to(**where)
         self.train(self.training)
 
     def forward(self, x: Tensor, pre_logits: bool = False) -> Tensor:
-        """The logits; with ``pre_logits`` the vectors that the last map would get."""
+        """The logits; with ``pre_logits``, the input vectors of the last map."""
         x = self.drop(self.neck(x))
         return x if pre_logits else self.fc(x)
 

@@ -1,6 +1,6 @@
 """Attention within windows (Park & Kim, 2022, arXiv:2202.06709, fig. D.4; after Liu et al., 2021).
 
-A map is cut into windows that do not overlap; each position attends to those of its own window,
+A map is divided into windows that do not overlap; each position attends to those of its own window,
 with a learned bias for every relative position. The authors' code shares one table of biases
 among all heads; here each head has its own, as in Swin, unless ``tables="shared"``.
 """
@@ -19,8 +19,8 @@ Tables = Literal["per_head", "shared"]
 class LocalAttention(nn.Module):
     """Maps (N, C, H, W) → (N, out, H, W); any height and width.
 
-    Where windows do not fit, the map is padded at the bottom and on the right, and what was padded
-    is hidden from every query.
+    If windows do not fit, the map is padded at the bottom and on the right, and the padding is
+    hidden from every query.
     """
 
     def __init__(
@@ -37,7 +37,8 @@ class LocalAttention(nn.Module):
             raise ValueError(f"tables is one of {', '.join(get_args(Tables))}; got {tables!r}.")
         if min(heads, head_width, window) < 1:
             raise ValueError(
-                f"heads, head_width and window are 1 or more; got {heads}, {head_width}, {window}."
+                f"heads, head_width and window must be at least 1; got {heads}, {head_width}, "
+                f"{window}."
             )
         self.heads, self.head_width, self.window, self.tables = heads, head_width, window, tables
         self.qkv = nn.Linear(channels, 3 * heads * head_width, bias=False)
@@ -49,7 +50,7 @@ class LocalAttention(nn.Module):
         nn.init.normal_(self.relative_bias, std=0.02)
 
     def bias(self) -> Tensor:
-        """What is added to the logits (heads or 1, query, key), by relative position.
+        """The bias that is added to the logits (heads or 1, query, key), by relative position.
 
         Query (i, j) and key (k, l) of a window read the table at (i - k, j - l), from
         1 - window to window - 1 along both axes.
@@ -82,7 +83,7 @@ class LocalAttention(nn.Module):
         if not self.training:
             bias = bias if bias.ndim == 4 else bias[None]
             return F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
-        # With a bias that learns, the fused kernel falls back to one that is slower than this.
+        # With a trainable bias, the fused kernel falls back to one that is slower than this.
         logits = torch.add(bias, q @ k.transpose(-2, -1), alpha=self.head_width**-0.5)
         return logits.softmax(-1) @ v
 
@@ -93,7 +94,7 @@ class LocalAttention(nn.Module):
 
 
 def _padding(height: int, width: int, window: int, like: Tensor) -> Tensor:
-    """-inf where a window's position lies outside the map, else 0: (windows, positions)."""
+    """-inf for positions of a window outside the map, else 0: (windows, positions)."""
     rows, columns = -(-height // window), -(-width // window)
     y = torch.arange(rows * window, device=like.device) >= height
     x = torch.arange(columns * window, device=like.device) >= width

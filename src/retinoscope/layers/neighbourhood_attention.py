@@ -22,18 +22,19 @@ def neighbourhood_mask(
     device: torch.device | str | None = None,
     dtype: torch.dtype | None = None,
 ) -> Tensor:
-    """The additive mask (N, N) of a window: 0 where a query may look, −∞ elsewhere.
+    """The additive mask (N, N) of a window: 0 where a query may see a key, −∞ elsewhere.
 
-    N = ``prefix`` + ``height`` · ``width``; row q belongs to the query, column k to the key, both
-    row by row. Windows end where the map ends. Prefix tokens see everything and are seen by all.
+    N = ``prefix`` + ``height`` · ``width``; rows are queries and columns are keys, both in
+    row-major order. Windows are cut off at the border. Prefix tokens see everything and are seen by
+    all.
 
     Args:
         height: Rows of the map.
         width: Columns of the map.
         kernel: Side of the window, odd: a query sees (``kernel`` − 1) / 2 positions each way.
-        prefix: Tokens in front of the map that have no place in it, such as a class token.
-        device: Where to make it.
-        dtype: That of the queries; torch's default if not given.
+        prefix: Tokens before the map that have no position in it, such as a class token.
+        device: Device of the mask.
+        dtype: The type of the queries. Default: torch's default.
 
     Example:
         >>> neighbourhood_mask(1, 3, kernel=3)
@@ -56,19 +57,19 @@ def neighbourhood_mask(
 class NeighbourhoodAttention(nn.Module):
     """Multi-head attention on maps: (N, C, H, W) → (N, C, H, W), each query within its window.
 
-    Queries, keys, values and the output are 1×1 convolutions, so one set of weights serves any
-    window and any size of map. The mask is made from the size at hand.
+    Queries, keys, values and the output are 1×1 convolutions, so the same weights work for any
+    window and any size of map. The mask is computed for the size of the input.
 
     Args:
         dim: Channels C.
-        heads: Heads; they divide ``dim``.
+        heads: Number of heads; must divide ``dim``.
         kernel: Side of the window, odd; None for attention over the whole map.
         qkv_bias: Whether queries, keys and values have a bias. The output always has one.
-        outside: What a window holds beyond the border. ``absent``: nothing. ``zero``: as in the
-            authors' code, keys and values of zero, which draw attention with a logit of 0.
+        outside: The content of a window beyond the border. ``absent``: nothing. ``zero``: as in the
+            authors' code, keys and values of zero, which receive attention with a logit of 0.
         attn_drop: Dropout of the attention weights.
-        proj_drop: Dropout behind the output.
-        device: Where to make the weights.
+        proj_drop: Dropout after the output.
+        device: Device of the weights.
         dtype: Type of the weights.
     """
 
@@ -86,7 +87,7 @@ class NeighbourhoodAttention(nn.Module):
     ) -> None:
         super().__init__()
         if heads < 1 or dim % heads:
-            raise ValueError(f"{dim} channels cannot be shared out among {heads} heads equally.")
+            raise ValueError(f"{dim} channels cannot be divided equally among {heads} heads.")
         if kernel is not None:
             _check_kernel(kernel)
         if outside not in get_args(Outside):
@@ -122,14 +123,14 @@ class NeighbourhoodAttention(nn.Module):
 def _check_kernel(kernel: int) -> None:
     if isinstance(kernel, bool) or not isinstance(kernel, int) or kernel < 1 or kernel % 2 == 0:
         raise ValueError(
-            f"A window is centred on its query, so its side is an odd number from 1; got "
-            f"{kernel!r}. For a window that covers the whole map, give NeighbourhoodAttention "
-            "kernel=None, or an odd kernel of at least twice the map's side less one."
+            "A window is centred on its query, so its side must be an odd number of at least 1; "
+            f"got {kernel!r}. For a window that covers the whole map, pass kernel=None to "
+            "NeighbourhoodAttention, or an odd kernel of at least 2 · side − 1."
         )
 
 
 def _near(length: int, kernel: int, device: torch.device | str | None) -> Tensor:
-    """Which places on a line see each other, (length, length)."""
+    """Which positions on a line see each other, (length, length)."""
     place = torch.arange(length, device=device)
     return (place[:, None] - place[None, :]).abs() <= (kernel - 1) // 2
 
@@ -137,10 +138,10 @@ def _near(length: int, kernel: int, device: torch.device | str | None) -> Tensor
 def _beyond(
     height: int, width: int, kernel: int, device: torch.device | str, dtype: torch.dtype
 ) -> Tensor:
-    """The logarithm of how many places of each query's window lie beyond the border, (H · W,).
+    """The log of the number of positions of each query's window beyond the border, (H · W,).
 
-    n keys with a logit of 0 weigh as much as one with log n: a single token of zeros with this
-    mask stands for all of them exactly, and log 0 = −∞ hides it from windows that lie inside.
+    n keys with a logit of 0 have the same weight as one with log n: a single token of zeros with
+    this mask represents all of them exactly, and log 0 = −∞ hides it from windows inside the map.
     """
     inside = _near(height, kernel, device).sum(1)[:, None] * _near(width, kernel, device).sum(1)
     return (kernel**2 - inside).flatten().to(torch.float64).log().to(dtype)

@@ -16,7 +16,7 @@ Convolutions = Literal["basic", "bottleneck"]
 class PreActBlock(nn.Module):
     """BN, ReLU and a convolution, twice (basic: 3×3, 3×3) or thrice (bottleneck: 1×1, 3×3, 1×1).
 
-    Where the shape changes, the skip is a 1×1 convolution of the first activation, else the input.
+    If the shape changes, the skip is a 1×1 convolution of the first activation, else the input.
     Dropout, if any, comes before the last convolution.
     """
 
@@ -57,5 +57,5 @@ class PreActBlock(nn.Module):
 
 
 def conv(channels: int, out: int, kernel: int, stride: int = 1) -> nn.Conv2d:
-    """A convolution without bias that keeps the map's size, save for its stride."""
+    """A convolution without bias that keeps the map's size, except for its stride."""
     return nn.Conv2d(channels, out, kernel, stride, kernel // 2, bias=False)

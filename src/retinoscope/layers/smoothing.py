@@ -1,8 +1,8 @@
-"""Spatial smoothing: neighbouring points of a map as an ensemble.
+"""Spatial smoothing, which averages neighbouring points of a map like an ensemble.
 
 From Park & Kim, "Blurs Behave Like Ensembles: Spatial Smoothings to Improve Accuracy, Uncertainty,
 and Robustness" (ICML 2022, arXiv:2105.12639). ``Smooth = Blur ∘ Prob``: first the values are
-bounded so that they can stand for probabilities, then each point is averaged with its neighbours.
+bounded so that they resemble probabilities, then each point is averaged with its neighbours.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ ProbKind = Literal["tanh", "bn_tanh", "sigmoid", "softmax", "clamp", "scale", "o
 
 
 class Blur(nn.Module):
-    """Maps (N, C, H, W) averaged over ``kernel`` × ``kernel`` points at every place.
+    """Averages maps (N, C, H, W) over ``kernel`` × ``kernel`` points at every position.
 
-    With ``padding="replicate"`` the border is continued, the size is kept and a constant map stays
-    as it is; an even kernel looks one point further to the right and below. ``"grow"`` is what the
-    authors' code does: zeros around the map count as values, so that borders darken, and the map
-    grows by one where the kernel is even.
+    With ``padding="replicate"`` the border is repeated, the size is kept and a constant map does
+    not change; an even kernel extends one point further to the right and below. ``"grow"`` follows
+    the authors' code: zeros around the map count as values, so that borders darken, and the map
+    grows by one if the kernel is even.
 
     Example:
         >>> Blur()(torch.tensor([[[[0.0, 4.0], [8.0, 0.0]]]]))
@@ -35,7 +35,7 @@ class Blur(nn.Module):
     def __init__(self, kernel: int = 2, padding: Padding = "replicate") -> None:
         super().__init__()
         if kernel < 1:
-            raise ValueError(f"A blur averages over 1 × 1 points or more; got kernel={kernel}.")
+            raise ValueError(f"The kernel of a blur must be at least 1; got kernel={kernel}.")
         if padding not in get_args(Padding):
             raise ValueError(
                 f"There is no padding {padding!r} for a blur. "
@@ -71,17 +71,17 @@ _FORMS: dict[ProbKind, tuple[float, Callable[[Tensor, float], Tensor]]] = {
     "scale": (5.0, lambda x, tau: x / tau),
     "off": (1.0, lambda x, tau: x),
 }
-"""The usual τ and the map of each kind."""
+"""The default τ and the function of each kind."""
 
 
 class Prob(nn.Module):
-    r"""Values of maps (N, C, H, W) bounded, point by point.
+    r"""Bounds the values of maps (N, C, H, W), point by point.
 
     ===========  ====================================================  =======
     kind         value                                                 usual τ
     ===========  ====================================================  =======
     ``tanh``     :math:`\max(0, \tau \tanh(x / \tau))`                 10
-    ``bn_tanh``  the same behind a batch norm, which learns            10
+    ``bn_tanh``  the same after a trainable batch norm                 10
     ``sigmoid``  :math:`\max(0, 4 \tau (\sigma(x / \tau) - 1/2))`      10
     ``softmax``  :math:`\tau` softmax(:math:`x / \tau`) over channels  10
     ``clamp``    cut off below 0 and above :math:`\tau`                6
@@ -92,9 +92,9 @@ class Prob(nn.Module):
     ``tanh`` and ``sigmoid`` have slope one at zero: small values pass unchanged.
 
     Args:
-        kind: Which of them.
-        tau: Where values saturate; without it, the usual one.
-        channels: Of the maps; only ``bn_tanh`` has to know.
+        kind: See the table.
+        tau: The value at which it saturates. Default: see the table.
+        channels: Number of channels; only needed for ``bn_tanh``.
 
     Example:
         >>> Prob("clamp")(torch.tensor([-1.0, 3.0, 9.0]))
@@ -110,10 +110,10 @@ class Prob(nn.Module):
         self.kind: ProbKind = kind
         self.tau = _FORMS[kind][0] if tau is None else float(tau)
         if not self.tau > 0:
-            raise ValueError(f"Values saturate at a positive tau; got tau={tau}.")
+            raise ValueError(f"tau must be positive; got tau={tau}.")
         if kind == "bn_tanh":
             if channels is None:
-                raise ValueError("prob 'bn_tanh' normalises each channel: say channels=….")
+                raise ValueError("prob 'bn_tanh' normalises each channel: pass channels=….")
             self.norm = nn.BatchNorm2d(channels)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -128,7 +128,7 @@ class Prob(nn.Module):
 
 
 class Smooth(nn.Module):
-    """Maps (N, C, H, W) bounded by ``prob``, then blurred."""
+    """Bounds maps (N, C, H, W) with ``prob``, then blurs them."""
 
     def __init__(
         self,
@@ -152,9 +152,9 @@ class Smooth(nn.Module):
 
 
 def check_smoothing(smoothing: tuple[int, ...], stages: int) -> None:
-    """Refuse a ``smoothing`` that does not say 0 or 1 for each of the ``stages`` of a network."""
+    """Raise unless ``smoothing`` has a 0 or 1 for each of the ``stages`` of a network."""
     if len(smoothing) != stages or not set(smoothing) <= {0, 1}:
         raise ValueError(
-            f"smoothing says 0 or 1 for each of the {stages} stages; got {smoothing}. "
-            "How far to blur is smooth_kernel."
+            f"smoothing needs a 0 or 1 for each of the {stages} stages; got {smoothing}. The size "
+            "of the blur is smooth_kernel."
         )

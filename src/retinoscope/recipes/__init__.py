@@ -1,6 +1,6 @@
-"""One experiment per file: its docstring gives the command, the cost and what came out.
+"""One training recipe per file; its docstring gives the command, the cost and the outcome.
 
-A file holds ``RECIPE``, and ``VARIANTS`` where there are other forms of it by name: those of a
+A file defines ``RECIPE``, and ``VARIANTS`` if there are variants by name, such as those of a
 paper's code where it differs from the paper.
 """
 
@@ -21,7 +21,7 @@ class UnknownRecipe(RetinoscopeError, LookupError):
 
 
 def list_recipes() -> list[str]:
-    """The names of all recipes, variants included as ``recipe.variant``.
+    """The names of all recipes, including variants as ``recipe.variant``.
 
     Example:
         >>> list_recipes()[:2]
@@ -35,7 +35,7 @@ def list_recipes() -> list[str]:
 
 
 def get_recipe(name: str) -> Recipe:
-    """The recipe of that name; ``name.variant`` for another form of it.
+    """The recipe of that name; ``name.variant`` for a variant.
 
     Example:
         >>> get_recipe("cifar_strong.original").augmentation.mixup
@@ -63,7 +63,7 @@ def parse_recipe(text: str) -> Recipe:
 
 
 def write_recipe(recipe: Recipe, name: str) -> str:
-    """The same the other way round: the recipe ``name`` with those settings that differ from it.
+    """The string form of a recipe: ``name`` with the settings that differ from it.
 
     Example:
         >>> write_recipe(parse_recipe("cifar_strong:epochs=10,mixup=0.8"), "cifar_strong")

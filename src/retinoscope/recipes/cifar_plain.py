@@ -1,9 +1,9 @@
-"""Crop and flip alone on CIFAR-100: what strong augmentation is compared with.
+"""Only crop and flip on CIFAR-100: the baseline for strong augmentation.
 
     retinoscope train cifar_plain --model resnet50_cifar --out runs/r50-plain
 
 Optimiser and schedule are those of ``cifar_strong`` (Park & Kim, 2022, arXiv:2202.06709), without
-its clipping, smoothing and mixing. It was not trained to its end here.
+its clipping, smoothing and mixing. We have not run it to completion.
 """
 
 from dataclasses import replace

@@ -1,9 +1,10 @@
-"""SGD with stairs on CIFAR-100: the classical recipe, also that of the spatial-smoothing paper.
+"""SGD with a step schedule on CIFAR-100, also used by the spatial-smoothing paper.
 
     retinoscope train cifar_sgd --model resnet18_cifar --out runs/r18-sgd
 
-200 epochs, the rate divided by five after 60, 120 and 160, behind one of warm-up (Park & Kim,
-"Blurs Behave Like Ensembles", ICML 2022, arXiv:2105.12639). It was not trained to its end here.
+One epoch of warm-up, then 200 epochs with the learning rate divided by five after 60, 120 and 160
+(Park & Kim, "Blurs Behave Like Ensembles", ICML 2022, arXiv:2105.12639). We have not run it to
+completion.
 """
 
 from dataclasses import replace

@@ -2,10 +2,11 @@
 
     retinoscope train cifar_strong --model resnet50_cifar --out runs/r50
 
-The same for CNNs and transformers: AdamW, a cosine over 300 epochs behind 5 of warm-up, Mixup,
-CutMix, RandAugment, erasing, label smoothing, stochastic depth. The published code has the two
-alphas the other way round, erases nothing and never passes stochastic depth on: ``.original``.
-The paper's networks took hours on one GPU; it was not trained to its end here.
+The same for CNNs and transformers: AdamW, 5 epochs of warm-up, a cosine schedule over 300 epochs,
+Mixup, CutMix, RandAugment, random erasing, label smoothing, stochastic depth. The published code
+swaps the two alphas, does not erase, and does not pass on the rate of stochastic depth: that
+variant is ``.original``. The paper's networks took hours on one GPU; we have not run it to
+completion.
 """
 
 from dataclasses import replace

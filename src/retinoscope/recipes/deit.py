@@ -1,12 +1,12 @@
-"""DeiT (Touvron et al., 2021, arXiv:2012.12877), which Context Broadcasting was trained with.
+"""DeiT (Touvron et al., 2021, arXiv:2012.12877), also used for Context Broadcasting.
 
     torchrun --nproc-per-node 8 -m retinoscope train deit --out runs/deit
 
-AdamW at 5e-4 per 512 images, 300 epochs of which 5 are warm-up, weight decay on matrices alone.
-Here the warm-up is counted apart, so it is 5 + 295, and erased boxes get the mean colour, not
-noise. There is no repeated augmentation, as for the small networks of Hyeon-Woo et al. (2023,
-arXiv:2210.08457). With a teacher:
-``deit:distillation=hard,teacher=NAME``. It was not trained here.
+AdamW with a learning rate of 5e-4 per 512 images, 300 epochs including 5 of warm-up, weight decay
+only on matrices. Here the warm-up is counted separately (5 + 295), and erased boxes are filled with
+the mean colour instead of noise. There is no repeated augmentation, as for the small networks of
+Hyeon-Woo et al. (2023, arXiv:2210.08457). With a teacher: ``deit:distillation=hard,teacher=NAME``.
+We have not run it.
 """
 
 from dataclasses import replace

@@ -1,9 +1,8 @@
-"""SGD with stairs on ImageNet: 90 epochs, the rate divided by ten after 30, 60 and 80.
+"""SGD with a step schedule on ImageNet: 90 epochs, learning rate / 10 after 30, 60 and 80.
 
     torchrun --nproc-per-node 4 -m retinoscope train imagenet_sgd --out runs/r50-sgd
 
-After Park & Kim, "Blurs Behave Like Ensembles" (ICML 2022, arXiv:2105.12639). It was not trained
-here.
+After Park & Kim, "Blurs Behave Like Ensembles" (ICML 2022, arXiv:2105.12639). We have not run it.
 """
 
 from dataclasses import replace

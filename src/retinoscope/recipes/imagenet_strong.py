@@ -1,9 +1,9 @@
-"""Strong augmentation on ImageNet, as Park & Kim (2022, arXiv:2202.06709) train there.
+"""Strong augmentation on ImageNet, as used by Park & Kim (2022, arXiv:2202.06709).
 
     torchrun --nproc-per-node 4 -m retinoscope train imagenet_strong --model resnet50 --out runs/r50
 
-Four GPUs in the paper. ``.original`` has the alphas of Mixup and CutMix as the published
-configuration has them, and no stochastic depth. It was not trained here.
+The paper used four GPUs. ``.original`` has the Mixup and CutMix alphas of the published
+configuration, and no stochastic depth. We have not run it.
 """
 
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""One operation per file; the file's name is the surgery's name. Nothing needs to be registered."""
+"""One surgery per file; the file's name is the surgery's name. No registration is necessary."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def list_surgeries() -> list[str]:
 
 
 def get_surgery(name: str) -> type[Any]:
-    """The class of a surgery: the one that is called like its file.
+    """The class of a surgery.
 
     Example:
         >>> get_surgery("mc_dropout").__name__
@@ -55,7 +55,7 @@ def parse_surgery(text: str) -> Surgery:
 
 
 def write_surgery(surgery: Surgery) -> str:
-    """The same the other way round, with only those settings that differ from their defaults.
+    """The string form of a surgery, with only the settings that differ from their defaults.
 
     Example:
         >>> write_surgery(parse_surgery("mc_dropout:p=0.1,always=True"))

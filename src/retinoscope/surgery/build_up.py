@@ -1,8 +1,9 @@
 """The build-up rule on any staged CNN (Park & Kim, 2022, arXiv:2202.06709, section 4.1).
 
-Convolutional units are replaced by attention units, every second one from the end of a stage. What
-carries the stride or changes the width stays a convolution, so a stage begins with one. The paper
-gives the last stage of ResNet-50 a fourth block, so that two fit in there; ``grow`` does the same.
+Every second convolutional unit from the end of a stage is replaced by an attention unit. A unit
+that subsamples or changes the width stays a convolution, so every stage begins with one. The paper
+adds a fourth block to the last stage of ResNet-50, so that two attention units fit; ``grow`` does
+the same.
 """
 
 from __future__ import annotations
@@ -23,16 +24,16 @@ _MAPS = ("NCHW", "NHWC")
 
 
 class Slot(NamedTuple):
-    """Where an attention unit can go: in the place of a unit, or behind it."""
+    """A possible position of an attention unit: replacing a unit, or after it."""
 
     unit: Unit
     behind: bool = False
 
 
 def slots(anatomy: Anatomy, stage: int, grow: bool = False) -> list[Slot]:
-    """Where attention can go in a stage, from its end on; no two of them are neighbours.
+    """The possible positions of attention in a stage, from its end; no two are adjacent.
 
-    With ``grow`` the first comes behind the last convolutional unit, in a place of its own.
+    With ``grow``, the first one is a new unit after the last convolutional unit.
     """
     found: list[Slot] = []
     units = list(anatomy.units)
@@ -71,27 +72,29 @@ class BuildUp:
 
     msa_per_stage: tuple[int, ...] = setting(
         REQUIRED,
-        "How many attention units each stage gets, such as (0, 1, 1, 2).",
+        "Number of attention units in each stage, such as (0, 1, 1, 2).",
         at_least=0,
         example=(0, 0, 0, 1),
     )
     head_width: int = setting(
-        64, "Channels of a head; at 32 the cost is about a convolution's.", at_least=1
+        64, "Channels per head; with 32, the cost is similar to that of a convolution.", at_least=1
     )
     heads: tuple[int, ...] = setting(
-        (), "Heads per stage. Default: by width, 3, 6, 12, 24 in ResNets.", at_least=1
+        (), "Heads per stage. Default: chosen by width (3, 6, 12, 24 in ResNets).", at_least=1
     )
     window: int | None = setting(
-        None, "Side of the windows. Default: 7 or 4, whichever fits the map.", at_least=1
+        None, "Side of the attention windows. Default: 7 or 4, whichever fits the map.", at_least=1
     )
     reduction: int | None = setting(
-        None, "How far to narrow before attention. Default: 1 or 4, nearest in cost.", at_least=1
+        None,
+        "Channel reduction before attention. Default: 1 or 4, whichever is closer in cost.",
+        at_least=1,
     )
     tables: Literal["per_head", "shared"] = setting(
-        "per_head", "Position biases of each head, or one for all."
+        "per_head", "Position biases per head, or shared by all heads."
     )
     grow: bool = setting(
-        False, "Add a unit to stages where alternation leaves no room for the last."
+        False, "Add a unit to a stage if alternation leaves no room for the last attention unit."
     )
 
     def __post_init__(self) -> None:
@@ -99,14 +102,15 @@ class BuildUp:
         stages = len(self.msa_per_stage)
         refuse(
             "build_up",
-            ("msa_per_stage has a number from 0 on for each stage, and one that is not 0; got "
-             f"{self.msa_per_stage}", any(self.msa_per_stage)),
-            (f"heads has a number for each of {stages} stages; got {self.heads}",
+            (
+                "msa_per_stage needs one number per stage, 0 or more, at least one of them not 0; "
+                f"got {self.msa_per_stage}", any(self.msa_per_stage)),
+            (f"heads needs one number for each of {stages} stages; got {self.heads}",
              len(self.heads) in (0, stages)),
         )  # fmt: skip
 
     def operate(self, model: nn.Module, anatomy: Anatomy) -> nn.Module:
-        """A copy of ``model`` with attention; ``model`` itself is left untouched."""
+        """A copy of ``model`` with attention; ``model`` itself is not modified."""
         from retinoscope.surgery.table import Table
 
         table = Table(model, anatomy, "build_up")
@@ -115,7 +119,7 @@ class BuildUp:
         return table.patient
 
     def plan(self, table: Table) -> list[Slot]:
-        """Where attention goes, the last place first; refuses what does not fit."""
+        """The positions of attention units, the last one first; raises if they do not fit."""
         table.units((Kind.CONV,))
         stages = table.whole.stages
         if len(stages) != len(self.msa_per_stage):
@@ -132,26 +136,26 @@ class BuildUp:
                 longer = len(self._slots(table, stage, grow=True))
                 hint = "" if longer < asked or self.grow else ", or set grow=True"
                 raise table.refusal(
-                    f"stage {stage} has room for {len(found)} of the {asked} attention units asked "
-                    f"for: they alternate with convolutions, and what subsamples or changes the "
-                    f"width stays ({table.whole.sketch}). Ask for fewer{hint}"
+                    f"stage {stage} has room for {len(found)} of the {asked} requested attention "
+                    "units: they alternate with convolutions, and units that subsample or change "
+                    f"the width stay ({table.whole.sketch}). Request fewer{hint}"
                 )
             planned += [slot for slot in found[:asked] if self._reached(table, slot)]
         return planned
 
     def _slots(self, table: Table, stage: int, grow: bool = False) -> list[Slot]:
-        """Those in units that may be operated on."""
+        """The possible positions in units that may be operated on."""
         found = slots(table.whole, stage, grow)
         return [slot for slot in found if slot.unit.name in table.names]
 
     def _reached(self, table: Table, slot: Slot) -> bool:
         if slot.behind and not table.sites.giving(slot.unit):
-            raise table.refusal("no module gives or takes the state behind it", slot.unit)
+            raise table.refusal("no module outputs or takes the state after it", slot.unit)
         if not slot.behind and not table.sites.whole(slot.unit):
             raise table.refusal(
-                "its work is not done by a module, or by several one behind the other, so there is "
-                "nothing to put attention in the place of"
-                + ". Another surgery has put parts there: do build_up before it"
+                "its work is not done by one module, or by several modules in sequence, so there "
+                "is nothing to replace by attention"
+                + ". An earlier surgery has added parts there: apply build_up first"
                 * table.operated,
                 slot.unit,
             )
@@ -206,7 +210,7 @@ class BuildUp:
 
 
 def _stochastic_depth(table: Table, unit: Unit) -> float:
-    """The rate at which a unit's branch is dropped in training."""
+    """The drop rate of a unit's branch in training (stochastic depth)."""
     from timm.layers import DropPath
     from torchvision.ops import StochasticDepth
 

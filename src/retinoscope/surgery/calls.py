@@ -1,7 +1,7 @@
-"""How the modules of a model are called: with which arguments, and what they give back.
+"""How the modules of a model are called: with which arguments, and with which outputs.
 
-The graph says which tensor a module takes and gives; only a call says in which argument it comes,
-and where in the answer it lies. Two passes over other images tell what depends on the image.
+The graph shows which tensor a module takes and returns. Only a call shows which argument it is, and
+which part of the output. Two passes over different images show what depends on the image.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from retinoscope.anatomy.example import as_batch
 from retinoscope.anatomy.graph.rest import at_rest
 
 Key = int | str | None
-"""A position, a name, or None for the thing itself."""
+"""A position, a name, or None for the object itself."""
 
 
 @dataclass(frozen=True)
 class Seen:
-    """A tensor in a call: where, which one, its shape, and what stands for its values."""
+    """A tensor in a call: its position, identity, shape, and a digest of its values."""
 
     key: Key
     identity: int
@@ -39,12 +39,12 @@ class Call:
     takes: tuple[Seen, ...]
     """Tensors among its arguments."""
     arguments: int
-    """How many there are in all."""
+    """The total number of arguments."""
     gives: tuple[Seen, ...]
-    """Tensors in its answer."""
+    """Tensors in its output."""
 
     def depending(self, other: Call) -> Call:
-        """What differs between two passes; the same tensor counts once."""
+        """The tensors that differ between two passes; the same tensor counts once."""
         takes, gives = (
             {one.identity: one for one, two in zip(mine, theirs, strict=True) if one.sum != two.sum}
             for mine, theirs in ((self.takes, other.takes), (self.gives, other.gives))
@@ -54,7 +54,7 @@ class Call:
 
 
 def copied(model: nn.Module) -> nn.Module:
-    """A copy; tensors that a model has computed and kept would not let themselves be copied."""
+    """A copy; tensors that a model has computed and stored could not be copied otherwise."""
     held = [value for module in model.modules() for value in vars(module).values()]
     held += [inner for value in held if isinstance(value, dict) for inner in value.values()]
     computed = [value for value in held if isinstance(value, Tensor) and not value.is_leaf]
@@ -62,7 +62,7 @@ def copied(model: nn.Module) -> nn.Module:
 
 
 def shaken(patient: nn.Module) -> nn.Module:
-    """A copy with noise on all weights: what weights that happen to be zero would hide, shows."""
+    """A copy with noise on all weights, so that weights of zero do not hide a dependency."""
     noisy = copied(patient).eval()
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
@@ -74,7 +74,7 @@ def shaken(patient: nn.Module) -> nn.Module:
 
 
 def observe(model: nn.Module, size: tuple[int, ...]) -> dict[str, Call]:
-    """How each module was called first, as far as it depends on the image."""
+    """The first call of each module, limited to tensors that depend on the image."""
     model, like = shaken(model), as_batch(model, (size[0], size[1]))
     passes = []
     for seed in (0, 1):
@@ -96,7 +96,7 @@ def _watch(model: nn.Module, images: Tensor) -> dict[str, Call]:
         given = tuple(_seen([*enumerate(args), *kwargs.items()]))
         calls.setdefault(path, Call(given, len(args) + len(kwargs), tuple(_answer(answer))))
 
-    with at_rest(model), torch.no_grad():  # which puts hooks aside, so ours come after
+    with at_rest(model), torch.no_grad():  # sets hooks aside, so that ours run after them
         hooks = [
             module.register_forward_hook(partial(note, path), with_kwargs=True)
             for path, module in model.named_modules()

@@ -1,8 +1,9 @@
 """Uniform attention in every block: each token is averaged with the mean of all.
 
 Context Broadcasting, from Hyeon-Woo et al., "Scratching Visual Transformer's Back with Uniform
-Attention" (ICCV 2023, arXiv:2210.08457), at the places that the paper compares. With ``cb``, the
-middle and the end of an MLP are the same place: a linear map with a bias commutes with an average.
+Attention" (ICCV 2023, arXiv:2210.08457), at the positions that the paper compares. With ``cb``, the
+positions ``mid`` and ``end`` of an MLP are equivalent: a linear map with a bias commutes with an
+average.
 """
 
 from __future__ import annotations
@@ -25,36 +26,38 @@ _KINDS = {
     "attention": (Kind.ATTENTION,),
     "both": (Kind.ATTENTION, Kind.MLP),
 }
-_NO_MODULE = "the learned map there is no module of its own"
+_NO_MODULE = "the learned map there is not a separate module"
 
 
 @dataclass(frozen=True)
 class ContextBroadcasting:
-    """Give every token the mean of all tokens, in each MLP or attention unit.
+    """Add the mean of all tokens to every token, in each MLP or attention unit.
 
-    A convolutional unit counts as an MLP where it stands in the place of one: directly behind an
-    attention unit of the same resolution, residual, and made of a linear map at each position,
-    depth-wise convolutions, and another such map (PVTv2, SegFormer).
+    A convolutional unit counts as an MLP if it has the role of one: it directly follows an
+    attention unit of the same resolution, is residual, and consists of a linear map at each
+    position, depth-wise convolutions, and another such map (PVTv2, SegFormer).
     """
 
     example_model: ClassVar[str] = "micro_vit"
 
     variant: Literal["cb", "cb_s", "gate", "hybrid"] = setting(
         "cb",
-        "cb: averaged with the mean token; cb_s: plus the mean times learned scales that start at "
-        "0; gate: times the class token plus one; hybrid: both of cb and gate.",
+        "cb: average with the mean token; cb_s: add the mean times learned scales that start at "
+        "0; gate: multiply by the class token plus 1; hybrid: sum of cb and the product with the "
+        "class token.",
     )
-    where: Literal["mlp", "attention", "both"] = setting("mlp", "In which units.")
+    where: Literal["mlp", "attention", "both"] = setting("mlp", "The kinds of units to change.")
     position: Literal["front", "mid", "end"] = setting(
-        "end", "Before the unit's first learned maps, before its last, or after it."
+        "end",
+        "Before the unit's first learned maps, before its last learned map, or after the unit.",
     )
-    scale: float = setting(1.0, "How much of the change is made; 0 changes nothing.")
+    scale: float = setting(1.0, "Strength of the change; 0 changes nothing, 1 is the paper's.")
 
     def __post_init__(self) -> None:
         check(self, "context_broadcasting")
 
     def operate(self, model: nn.Module, anatomy: Anatomy) -> nn.Module:
-        """A copy of ``model`` with broadcasting; ``model`` itself is left untouched."""
+        """A copy of ``model`` with broadcasting; ``model`` itself is not modified."""
         from retinoscope.surgery.table import Table
 
         table = Table(model, anatomy, "context_broadcasting")
@@ -64,7 +67,8 @@ class ContextBroadcasting:
         if self._gates and not table.head_reads(slice(0, 1)):
             raise table.refusal(
                 f"variant {self.variant!r} multiplies by the class token, but the head does not "
-                "read the first token, so it is none. Variants cb and cb_s need no class token"
+                "read the first token, so it is not a class token. Use variant cb or cb_s, which "
+                "need no class token"
             )
         return table.patient
 
@@ -73,21 +77,21 @@ class ContextBroadcasting:
         return self.variant in ("gate", "hybrid")
 
     def _broadcast(self, table: Table, unit: Unit) -> None:
-        """Put one layer, or several that share their scales, at the unit's places."""
+        """Insert one layer, or several that share their scales, into the unit."""
         from retinoscope.layers.broadcasting import Broadcast
 
         shared = None
         for places, storage, channels in self._spots(table, unit):
             if storage is None:
                 raise table.refusal(
-                    "its tokens have no dimension of their own there (they are spread over the "
-                    "batch, as in windows, or mixed with channels), so their mean cannot be taken",
+                    "its tokens have no separate dimension there (they are spread over the batch, "
+                    "as in windows, or mixed with channels), so their mean cannot be computed",
                     unit,
                 )
             if self._gates and not storage.before:
                 raise table.refusal(
-                    f"variant {self.variant!r} multiplies by the class token, but no token stands "
-                    "in front of the grid there. Variants cb and cb_s need no class token",
+                    f"variant {self.variant!r} multiplies by the class token, but no token "
+                    "precedes the grid there. Use variant cb or cb_s, which need no class token",
                     unit,
                 )
             layer = Broadcast(
@@ -102,14 +106,14 @@ class ContextBroadcasting:
     def _spots(
         self, table: Table, unit: Unit
     ) -> list[tuple[tuple[Place, ...], Storage | None, int]]:
-        """Where a layer goes, how tokens are stored there, and how many channels they have."""
+        """Where a layer goes, how tokens are stored there, and their number of channels."""
         from retinoscope.anatomy.sites import Place
 
         learned = table.sites.learned_nodes(unit)
         if not learned:
             raise table.refusal("it has no learned map", unit)
         if unit.residual and not _in_turn(table, unit, learned[-1]):
-            raise table.refusal("several branches with learned maps lie side by side in it", unit)
+            raise table.refusal("it has several parallel branches with learned maps", unit)
         if self.position == "end":
             return [_behind(table, unit, learned[-1])]
         mid = self.position == "mid"
@@ -125,7 +129,7 @@ class ContextBroadcasting:
 
 
 def _units(table: Table, kind: Kind) -> list[Unit]:
-    """The units of a kind that may be operated on, with those that stand in their place."""
+    """The units of a kind that may be operated on, including convolutional units with that role."""
     if kind is not Kind.MLP:
         return table.units((kind,))
     chain = [unit for unit in table.whole.walk() if not unit.inner]
@@ -138,8 +142,8 @@ def _units(table: Table, kind: Kind) -> list[Unit]:
     if not found:
         raise table.refusal(
             f"it has no mlp unit. It has: {table.anatomy.summary()}. A convolutional unit counts "
-            "as one if it is residual, comes directly behind attention, and is a linear map, a "
-            "depth-wise convolution and a linear map"
+            "as one if it is residual, directly follows attention, and consists of a linear map, "
+            "a depth-wise convolution and a linear map"
         )
     return found
 
@@ -167,7 +171,7 @@ def _is_depthwise(table: Table, node: fx.Node) -> bool:
 
 
 def _in_turn(table: Table, unit: Unit, last: fx.Node) -> bool:
-    """Whether all learned maps of the unit come before the last one, rather than beside it."""
+    """Whether all learned maps of the unit come before the last one, not in parallel with it."""
     from retinoscope.anatomy.graph.flow import ancestors
 
     piece = table.sites.piece(unit)
@@ -183,7 +187,7 @@ def _map(table: Table, unit: Unit, node: fx.Node) -> LearnedMap:
 
 
 def _first(table: Table, unit: Unit) -> list[LearnedMap]:
-    """The learned maps before which the unit has none; they must read the same tensor."""
+    """The learned maps that no other learned map precedes; they must read the same tensor."""
     sites = table.sites
     behind: set[fx.Node] = set()
     first: list[fx.Node] = []
@@ -202,7 +206,7 @@ def _first(table: Table, unit: Unit) -> list[LearnedMap]:
 def _behind(
     table: Table, unit: Unit, node: fx.Node
 ) -> tuple[tuple[Place, ...], Storage | None, int]:
-    """Behind a learned map, or behind what merely moves its entries about, such as its module."""
+    """The position after a learned map, and after operations that only rearrange its output."""
     from retinoscope.anatomy.sites import Place
 
     sites = table.sites

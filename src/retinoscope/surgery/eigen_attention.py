@@ -1,9 +1,10 @@
-"""Attention that provably smooths, or provably does not, on any transformer.
+"""Attention that provably smooths, or provably does not, for any transformer.
 
 Dovonon et al., 2024, "Setting the Record Straight on Transformer Oversmoothing", arXiv:2401.04301.
 The value and output maps of each attention become V and Λ Vᵀ with V the orthogonal factor of a
 matrix Θ and Λ = ±diag(ψ²), so that the eigenvalues of their product are all ≥ 0 (ViT⁺) or all ≤ 0
-(ViT⁻), whatever Θ and ψ are. Queries, keys and all else stay as they are, weights included.
+(ViT⁻), whatever Θ and ψ are. Queries, keys and everything else stay unchanged, including their
+weights.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EigenAttention:
-    """Give W_V W_proj of each attention eigenvalues of one sign, by new weights Θ and ψ.
+    """Replace W_V W_proj of each attention so that its eigenvalues have one sign.
 
-    The biases of values and of the output are dropped, as in the paper. What is kept of a map that
-    also makes queries and keys is called ``kept_weight`` and ``kept_bias``; Θ and ψ lie beside it
-    in ``values``, and the output map refers to them.
+    The biases of values and output are dropped, as in the paper. If a map also computes queries and
+    keys, that part is kept as ``kept_weight`` and ``kept_bias``. The new weights Θ and ψ are stored
+    next to it in ``values``, and the output map refers to them.
     """
 
     example_model: ClassVar[str] = "micro_vit"
@@ -46,7 +47,7 @@ class EigenAttention:
         check(self, "eigen_attention")
 
     def operate(self, model: nn.Module, anatomy: Anatomy) -> nn.Module:
-        """A copy of ``model`` with such maps; ``model`` itself is left untouched."""
+        """A copy of ``model`` with such maps; ``model`` itself is not modified."""
         from retinoscope.anatomy.attentions import attentions
         from retinoscope.layers.eigen_linear import EigenOutputLinear, EigenValueLinear
         from retinoscope.surgery.table import Table
@@ -66,39 +67,39 @@ class EigenAttention:
 
 
 class _Pair(NamedTuple):
-    """The maps of one attention."""
+    """The value and output maps of one attention."""
 
     values_path: str
     values: nn.Linear
     output_path: str
     rows: tuple[int, ...]
-    """Which output of the first goes through the attention to each input of the second."""
+    """The output of the first map that reaches each input of the second through the attention."""
 
 
 def _pair(table: Table, unit: Unit, attention: Attention | None) -> _Pair:
-    """The value and output maps of an attention; refuses where there are none that fit."""
+    """The value and output maps of an attention; raises if there are no suitable ones."""
     from retinoscope.anatomy.channels import Channels, origin
     from retinoscope.anatomy.sites import LEARNED
 
     found = table.sites.dissection
     if attention is None:
-        raise table.refusal("no softmax over keys gives its weights", unit)
+        raise table.refusal("its weights do not come from a softmax over keys", unit)
     if any(found.facts.get(node, set()) & LEARNED for node in attention.behind):
-        raise table.refusal("its heads are mixed behind the softmax", unit)
+        raise table.refusal("its heads are mixed after the softmax", unit)
     made, taken = origin(found, attention.values), _taken(table, unit, attention)
-    before, values = _linear(table, unit, made, "its values are made by")
-    behind, output = _linear(table, unit, taken, "what it mixes goes into")
+    before, values = _linear(table, unit, made, "its values are computed by")
+    behind, output = _linear(table, unit, taken, "its mixed values go into")
     channels = Channels(found, made)
     channels.through(attention)
     columns = channels.at(behind.entry).flatten(0, -2)
     rows = tuple(columns[0].tolist())
     if -1 in rows or (columns != columns[0]).any():
-        raise table.refusal("its values do not reach the output map one by one", unit)
+        raise table.refusal("its values do not reach the output map one to one", unit)
     widths = (values.in_features, len(set(rows)), output.in_features, output.out_features)
     if len(set(widths)) > 1:
         raise table.refusal(
-            "W_V W_proj has eigenvalues where it is square, but {} channels become {} values, and "
-            "{} become {}".format(*widths),
+            "W_V W_proj has eigenvalues only if it is square, but {} channels become {} values, "
+            "and {} become {}".format(*widths),
             unit,
         )
     _check_alone(table, unit, attention, channels, rows)
@@ -106,19 +107,19 @@ def _pair(table: Table, unit: Unit, attention: Attention | None) -> _Pair:
 
 
 def _taken(table: Table, unit: Unit, attention: Attention) -> fx.Node:
-    """What reads the outcome of an attention once it has been moved into place."""
+    """The node that reads the output of an attention, after rearranging operations."""
     node = attention.node
     while True:
         users = table.sites.flow.users(node)
         if len(users) != 1:
-            raise table.refusal(f"what it mixes is used {len(users)} times", unit)
+            raise table.refusal(f"its mixed values are used {len(users)} times", unit)
         (node,) = users
         if not table.sites.dissection.moves(node):
             return node
 
 
 def _linear(table: Table, unit: Unit, node: fx.Node, what: str) -> tuple[LearnedMap, nn.Linear]:
-    """The linear map at a node; refuses where it is no plain ``nn.Linear``."""
+    """The linear map at a node; raises if it is not a plain ``nn.Linear``."""
     from torch import nn
 
     from retinoscope.anatomy.graph.flow import operation
@@ -127,21 +128,21 @@ def _linear(table: Table, unit: Unit, node: fx.Node, what: str) -> tuple[Learned
         raise table.refusal(f"{what} {operation(node)}, not a linear map", unit)
     found = table.sites.as_map(node)
     module = table.module(found.module) if found else None
-    # A weight that is computed, as by weight norm, is no parameter.
+    # A weight that is computed, as by weight norm, is not a parameter.
     if (
         found is None
         or not isinstance(module, nn.Linear)
         or type(module).forward is not nn.Linear.forward
         or "weight" not in module._parameters
     ):
-        raise table.refusal(f"{what} a linear map that is no nn.Linear of its own", unit)
+        raise table.refusal(f"{what} a linear map that is not a separate nn.Linear", unit)
     return found, module
 
 
 def _check_alone(
     table: Table, unit: Unit, attention: Attention, channels: Channels, rows: tuple[int, ...]
 ) -> None:
-    """Refuse where values are read by something else, such as keys that are the same."""
+    """Raise if values are also read by something else, such as keys that share their tensor."""
     from torch import fx
 
     from retinoscope.anatomy.graph.flow import operation

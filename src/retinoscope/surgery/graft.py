@@ -1,8 +1,8 @@
-"""Parts put before, behind or around a module that stays what and where it is.
+"""Adds parts before, after or around a module without replacing it.
 
-The module keeps its place, its class (its new one is derived from it) and the keys of its
+The module keeps its path, its class (the new one is derived from it) and the keys of its
 parameters; the parts become its children ``graft_before``, ``graft_after`` and ``graft_around``.
-Hooks would not do: they are not part of a model's graph.
+Hooks are not sufficient, because they are not part of a model's graph.
 """
 
 from __future__ import annotations
@@ -22,26 +22,27 @@ _PARTS = ("graft_before", "graft_after", "graft_around")
 
 
 class Around(nn.Module):
-    """A part that watches over a module's forward pass: it gives a context to run it in."""
+    """A part that surrounds a module's forward pass with a context."""
 
     def context(self, *args: Any, **kwargs: Any) -> AbstractContextManager[Any]:
-        """What the module runs in; called with the module's own arguments."""
+        """The context for the forward pass; called with the module's own arguments."""
         raise NotImplementedError
 
 
 class _Grafted:
-    """What comes before a module's own class once something was grafted onto it."""
+    """The base class that precedes a module's own class once a part was added."""
 
     graft_before: nn.Sequential
     graft_after: nn.Sequential
     graft_around: nn.ModuleList
     graft_takes: int | str
-    """In which argument the tensor comes that is changed before."""
+    """The argument that contains the tensor to change before the module."""
     graft_gives: int | str | None
-    """Where in the answer the tensor lies that is changed behind; None for the answer itself."""
+    """The part of the output that contains the tensor to change after it; None for the output
+    itself."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """The module between what was grafted onto it."""
+        """Run the module with the added parts."""
         if len(self.graft_before):
             key = self.graft_takes
             state = kwargs[key] if isinstance(key, str) else args[key]
@@ -52,7 +53,7 @@ class _Grafted:
         with ExitStack() as contexts:
             for part in self.graft_around:
                 contexts.enter_context(part.context(*args, **kwargs))  # type: ignore[operator]
-            # Some modules run all of their children in turn: the parts are none of theirs.
+            # Some modules run all of their children in order: hide the added parts from them.
             parts = {name: self._modules.pop(name) for name in _PARTS}  # type: ignore[attr-defined]
             try:
                 given = super().forward(*args, **kwargs)  # type: ignore[misc]
@@ -65,7 +66,7 @@ class _Grafted:
 
 
 def _changed(answer: Any, key: int | str | None, parts: nn.Sequential) -> Any:
-    """The answer with what lies at ``key`` changed."""
+    """The output with the part at ``key`` changed."""
     if not len(parts):
         return answer
     if key is None:
@@ -89,7 +90,7 @@ def _blank(base: type[nn.Module]) -> nn.Module:
 
 
 def grafted_paths(model: nn.Module) -> list[str]:
-    """The modules onto which something was grafted."""
+    """The paths of modules to which a part was added."""
     return [path for path, module in model.named_modules() if isinstance(module, _Grafted)]
 
 
@@ -100,14 +101,14 @@ def graft(
     takes: int | str = 0,
     gives: int | str | None = None,
 ) -> None:
-    """Put ``part`` onto ``module``: what comes later lies further out.
+    """Add ``part`` to ``module``; parts that are added later are further outside.
 
     Args:
-        module: Stays in its place.
-        part: What is done to a tensor before or behind it, or an :class:`Around`.
-        side: Where it goes.
-        takes: In which argument of the module the tensor comes: its position or name.
-        gives: Where in the module's answer the tensor lies; None if it is the answer.
+        module: The module, which keeps its path.
+        part: A change of a tensor before or after it, or an :class:`Around`.
+        side: Where to add it.
+        takes: The argument of the module that contains the tensor: its position or name.
+        gives: The part of the module's output that contains the tensor; None for the output itself.
     """
     if not isinstance(module, _Grafted):
         module.__class__ = _grafted(type(module))

@@ -1,8 +1,8 @@
 """Global attention restricted to a window around each query, on any transformer.
 
 Park & Kim, 2022, "How Do Vision Transformers Work?", arXiv:2202.06709, figure 7: attention within
-5×5 positions does better than attention over all of a map of 8×8. Here windows end where the map
-ends; class, distillation and register tokens see all positions and are seen by all.
+5×5 positions is more accurate than global attention on an 8×8 map. Here windows are cut off at the
+border of the map; class, distillation and register tokens see all positions and are seen by all.
 """
 
 from __future__ import annotations
@@ -29,28 +29,28 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Localise:
-    """Let each query see only the ``kernel`` × ``kernel`` positions around it.
+    """Restrict each query to the ``kernel`` × ``kernel`` positions around it.
 
-    No weight changes, and a window that covers the map changes nothing. The patient is for images
-    of the anatomy's size alone, and says so where it meets others.
+    Weights do not change, and a window that covers the map changes nothing. The changed model
+    accepts only images of the anatomy's size and raises an error for others.
     """
 
     example_model: ClassVar[str] = "micro_vit"
 
     kernel: int = setting(
-        REQUIRED, "Side of the window in positions of the map, odd.", at_least=1, example=3
+        REQUIRED, "Side of the window in positions of the map; odd.", at_least=1, example=3
     )
 
     def __post_init__(self) -> None:
         check(self, "localise")
         if self.kernel % 2 == 0:
             raise WrongSetting(
-                "localise: kernel is an odd number from 1, for a window is centred on its query; "
-                f"got {self.kernel}."
+                "localise: kernel must be an odd number of at least 1, because the window is "
+                f"centred on its query; got {self.kernel}."
             )
 
     def operate(self, model: nn.Module, anatomy: Anatomy) -> nn.Module:
-        """A copy of ``model`` with local attention; ``model`` itself is left untouched."""
+        """A copy of ``model`` with local attention; ``model`` itself is not modified."""
         from torch import nn
 
         from retinoscope.anatomy.record import remember
@@ -63,25 +63,27 @@ class Localise:
         for path, mask in masks.items():
             table.graft(path, mask, "around")
             if isinstance(module := table.module(path), nn.MultiheadAttention):
-                # torch's fused encoder layers go round this module unless it has a hook.
+                # torch's fused encoder layers bypass this module unless it has a hook.
                 module.register_forward_hook(_leave_alone)
         try:
             remember(table.patient, self._prove(table, wards, masks))
         except WrongInput as error:  # of the masks themselves
-            raise table.refusal(f"not all of its attention could be caught: {error}") from error
+            raise table.refusal(
+                f"not all of its attention could be intercepted: {error}"
+            ) from error
         return table.patient
 
     def _mask(self, ward: _Ward) -> AttentionMask:
         from retinoscope.layers.attention_mask import AttentionMask
 
         map_ = f"{ward.queries.height}×{ward.queries.width} positions"
-        beside = f" and {ward.queries.prefix} beside them" if ward.queries.prefix else ""
+        beside = f" plus {ward.queries.prefix} outside the map" if ward.queries.prefix else ""
         what = f"{self.kernel}×{self.kernel} of {map_}{beside}"
         hidden = self._hidden(ward.queries, ward.keys)
         return AttentionMask(hidden, ward.calls, ward.query_dim, ward.key_dim, what)
 
     def _hidden(self, queries: Places, keys: Places) -> Tensor:
-        """Which keys a query may not see (queries, keys), in the order in which they are stored."""
+        """The keys that a query must not see (queries, keys), in storage order."""
         from retinoscope.layers.neighbourhood_attention import neighbourhood_mask
 
         mask = neighbourhood_mask(queries.height, queries.width, self.kernel, queries.prefix)
@@ -90,10 +92,11 @@ class Localise:
     def _prove(
         self, table: Table, wards: list[_Ward], masks: Mapping[str, AttentionMask]
     ) -> Dissection:
-        """The patient's dissection; refuses unless all weights of hidden keys are zero, in numbers.
+        """The dissection of the changed model; raises unless all weights of hidden keys are zero.
 
-        They are those of the model's own graph with the masks put in, if the patient gives the
-        same logits to the last bit, with and without gradients; else those of the patient's graph.
+        They are taken from the model's own graph with the masks inserted, if the changed model
+        gives the same logits to the last bit, with and without gradients; otherwise from its own
+        graph.
         """
         from retinoscope.anatomy.dissect import take_apart
         from retinoscope.anatomy.masked import read_from
@@ -101,7 +104,9 @@ class Localise:
 
         images = _images(table.sites.dissection)
         if images.is_meta:
-            raise table.refusal("its weights hold no numbers to prove by that the mask works")
+            raise table.refusal(
+                "its weights contain no numbers that could prove that the mask works"
+            )
         if found := _foreseen(table, wards, masks):
             shaky = shaken(table.patient)
             seen = read_from(found, table.patient, shaky)
@@ -118,7 +123,7 @@ class Localise:
         return read_from(found, shaky, table.patient)
 
     def _check(self, table: Table, found: Dissection, wards: list[_Ward], images: Tensor) -> None:
-        """Refuse unless all weights of hidden keys are zero, and all attention was found."""
+        """Raise unless all weights of hidden keys are zero and all attention was found."""
         from retinoscope.anatomy.attentions import holder, measured, weights
         from retinoscope.layers.attention_mask import along
 
@@ -129,13 +134,13 @@ class Localise:
                 continue
             at = weights(found, attention)
             if at.queries is None or at.keys is None:
-                continue  # then one is missing below
+                continue  # one is reported as missing below
             hidden = self._hidden(at.queries, at.keys).to(values.device)
             shown = along(~hidden, at.query_dim, at.key_dim)
             if leak := values.masked_fill(shown, 0).abs().amax().item():
                 raise table.refusal(
-                    "what lies between its softmax and its values gives hidden keys a weight of "
-                    f"up to {leak:.2g}",
+                    "an operation between its softmax and its values gives hidden keys a weight "
+                    f"of up to {leak:.2g}",
                     units[module],
                 )
             proven[module] += 1
@@ -150,23 +155,23 @@ class _Ward:
 
     module: str
     unit: Unit = field(compare=False)
-    """The first that the module attends for."""
+    """The first unit for which the module attends."""
     queries: Places
     keys: Places
     query_dim: int
     key_dim: int
     attentions: int = 1
-    """How many there are in one pass through the model."""
+    """Number of attentions in one pass through the model."""
     calls: int = 1
-    """How many softmaxes are to be masked each time the module runs."""
+    """Number of softmaxes to mask each time the module runs."""
     runs: int = 1
     """How often the module runs in one pass through the model."""
     softmaxes: tuple[fx.Node, ...] = field(default=(), compare=False)
-    """What is to be masked, in the model's graph."""
+    """The softmaxes to mask, in the model's graph."""
 
 
 def _wards(table: Table) -> list[_Ward]:
-    """The modules that attend; refuses where one of the attentions is not global."""
+    """The modules that attend; raises if one of the attentions is not global."""
     from retinoscope.anatomy.attentions import attentions
 
     found = table.sites.dissection
@@ -175,11 +180,15 @@ def _wards(table: Table) -> list[_Ward]:
     for unit in units:
         for attention in attentions(found, table.sites.piece(unit).nodes) or [None]:
             if attention is None:
-                raise table.refusal("no softmax over keys gives weights that can be masked", unit)
+                raise table.refusal(
+                    "its weights do not come from a softmax over keys that can be masked", unit
+                )
             if ward := _ward(table, unit, attention):
                 asked.setdefault(ward, []).append(attention)
     if not asked:
-        raise table.refusal("only tokens beside the map ask there, and those see all", units[0])
+        raise table.refusal(
+            "its only queries are tokens outside the map, which see all positions", units[0]
+        )
     everything = [
         attention
         for outer in table.whole
@@ -189,14 +198,16 @@ def _wards(table: Table) -> list[_Ward]:
 
 
 def _ward(table: Table, unit: Unit, attention: Attention) -> _Ward | None:
-    """Where global attention is done; None where no position asks; refuses all other attention."""
+    """The module of a global attention; None if no position is a query; else raises an error."""
     from retinoscope.anatomy.attentions import holder, logits
     from retinoscope.anatomy.graph.flow import arguments, operation
 
     found = table.sites.dissection
     at = logits(found, attention)
     if at.apart:
-        raise table.refusal("its attention is not global: it stays within parts of the map", unit)
+        raise table.refusal(
+            "its attention is not global: it is restricted to parts of the map", unit
+        )
     if not at.asks:
         return None
     if at.queries is None or at.keys is None:
@@ -207,10 +218,13 @@ def _ward(table: Table, unit: Unit, attention: Attention) -> _Ward | None:
     )
     if asking != answering:
         raise table.refusal(
-            f"its attention is not global: {asking} queries ask {answering} keys", unit
+            f"its attention is not global: it has {asking} queries but {answering} keys", unit
         )
     if any(operation(node) == "roll" for node in table.sites.piece(unit).nodes):
-        raise table.refusal("it rolls the map, so neighbours in memory are not always near", unit)
+        raise table.refusal(
+            "it rolls the map, so positions that are adjacent in memory need not be neighbours",
+            unit,
+        )
     if arguments(attention.node).get("is_causal"):
         raise table.refusal("its attention is causal", unit)
     module = holder(found, attention)
@@ -220,14 +234,14 @@ def _ward(table: Table, unit: Unit, attention: Attention) -> _Ward | None:
 def _counted(
     table: Table, ward: _Ward, members: list[Attention], everything: list[Attention | None]
 ) -> _Ward:
-    """The same with how often it attends; refuses where its module does other attention too."""
+    """The same with the number of attentions; raises if its module also does other attention."""
     from retinoscope.anatomy.attentions import run_of
 
     found, paths = table.sites.dissection, table.sites.paths
     there = {a.node for a in everything if a and ward.module in ("", *paths(a.node))}
     if there != {attention.node for attention in members}:
         raise table.refusal(
-            f"other attention, of another map or not asked for, is done in {ward.module!r} too",
+            f"{ward.module!r} also computes other attention, of another map or not selected",
             ward.unit,
         )
     softmaxes = [
@@ -239,7 +253,9 @@ def _counted(
     calls = Counter(run_of(attention.node, ward.module) for attention, _ in softmaxes)
     times, *others = set(calls.values())
     if others:
-        raise table.refusal(f"{ward.module!r} does not do the same each time it runs", ward.unit)
+        raise table.refusal(
+            f"{ward.module!r} does not compute the same each time it runs", ward.unit
+        )
     return replace(
         ward,
         attentions=len(members),
@@ -250,7 +266,7 @@ def _counted(
 
 
 def _fits(found: Dissection, softmax: fx.Node, ward: _Ward) -> bool:
-    """Whether a softmax is one over the ward's keys for its queries."""
+    """Whether a softmax is over the ward's keys for its queries."""
     from retinoscope.anatomy.graph.flow import arguments
 
     shape = found.flow.shape(softmax)
@@ -274,7 +290,7 @@ def _images(found: Dissection) -> Tensor:
 def _foreseen(
     table: Table, wards: list[_Ward], masks: Mapping[str, AttentionMask]
 ) -> Dissection | None:
-    """What the patient should be: the model's graph, with the masks put into it."""
+    """The expected changed model: the model's graph with the masks inserted."""
     from retinoscope.anatomy.attentions import FUSED
     from retinoscope.anatomy.graph.flow import operation
     from retinoscope.anatomy.masked import Mask, masked, read_from
@@ -291,14 +307,14 @@ def _foreseen(
 
 
 def _does(patient: nn.Module, found: Dissection, wards: list[_Ward], images: Tensor) -> bool:
-    """Whether a patient gives what a graph does, bit by bit, and runs its modules as often."""
+    """Whether a changed model gives the same bits as a graph, and runs its modules as often."""
     import torch
 
     from retinoscope.anatomy.replay import Replay
 
     try:
         runs, answers = _runs(patient, wards, images)
-    except Exception:  # an export says better what is wrong
+    except Exception:  # an export gives a better error message
         return False
     with torch.no_grad():
         expected = Replay(found)(images)
@@ -309,7 +325,7 @@ def _does(patient: nn.Module, found: Dissection, wards: list[_Ward], images: Ten
 def _runs(
     patient: nn.Module, wards: Iterable[_Ward], images: Tensor
 ) -> tuple[dict[str, set[int]], list[Tensor]]:
-    """How often each module really runs in one pass, with and without gradients; the logits."""
+    """How often each module runs in one pass, with and without gradients; and the logits."""
     import torch
 
     from retinoscope.anatomy.graph.answer import choose_logits

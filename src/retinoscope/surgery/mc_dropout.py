@@ -1,7 +1,7 @@
-"""Dropout that stays on when the network predicts (Gal & Ghahramani, 2016, arXiv:1506.02142).
+"""Dropout that stays active at test time (Gal & Ghahramani, 2016, arXiv:1506.02142).
 
 Placed as in "Blurs Behave Like Ensembles" (Park & Kim, 2022, arXiv:2105.12639): before the last
-learned map of every convolutional unit and every MLP; after a unit that has a single one.
+learned map of every convolutional unit and every MLP; or after a unit that has only one.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 class McDropout:
     """Drop entries before the last learned map of each unit, in training and in eval mode."""
 
-    p: float = setting(0.3, "The share of entries that are dropped.", at_least=0, below=1)
+    p: float = setting(0.3, "Fraction of entries to drop.", at_least=0, below=1)
     always: bool = setting(True, "Also drop in eval mode; False is ordinary dropout.")
 
     def __post_init__(self) -> None:
         check(self, "mc_dropout")
 
     def operate(self, model: nn.Module, anatomy: Anatomy) -> nn.Module:
-        """A copy of ``model`` with dropout; ``model`` itself is left untouched."""
+        """A copy of ``model`` with dropout; ``model`` itself is not modified."""
         from retinoscope.layers.dropout import MonteCarloDropout
         from retinoscope.surgery.table import Table
 
@@ -45,7 +45,7 @@ class McDropout:
         return table.patient
 
     def touched(self, model: nn.Module) -> list[str]:
-        """The units of an operated model whose entries are dropped, in the order of its modules."""
+        """The units of a changed model with dropout, in the order of its modules."""
         from retinoscope.layers.dropout import MonteCarloDropout
 
         found = [m.unit for m in model.modules() if isinstance(m, MonteCarloDropout) and m.unit]

@@ -1,4 +1,4 @@
-"""Any model and some surgeries → the operated model."""
+"""Applies surgeries to any model."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ def operate(
     example: Example | None = None,
     name: str | None = None,
 ) -> nn.Module:
-    """A copy of ``model`` on which the surgeries were done in turn; ``model`` is left untouched.
+    """A copy of ``model`` with the surgeries applied in order; ``model`` is not modified.
 
     Args:
-        model: Any module that turns a batch of images into logits.
-        surgeries: Surgeries, or how they are written: ``"mc_dropout:p=0.1"``.
-        example: A batch (N, C, H, W), or an image size: a number, or (height, width); that of the
-            model's configuration in timm if not given, else 224.
-        name: What to call the model in errors; the name of its class if not given.
+        model: Any module that maps a batch of images to logits.
+        surgeries: Surgeries, or their string form: ``"mc_dropout:p=0.1"``.
+        example: A batch (N, C, H, W), or an image size: a number, or (height, width); default: that
+            of the model's timm configuration, else 224.
+        name: The name of the model in error messages. Default: the name of its class.
     """
     chosen = [parse_surgery(s) if isinstance(s, str) else s for s in surgeries]
     for surgery in chosen:
         if isinstance(surgery, type) or not hasattr(surgery, "operate"):
             raise WrongInput(
-                f"{surgery!r} is no surgery. Give one with its settings, such as McDropout(p=0.1), "
-                "or how it is written: 'mc_dropout:p=0.1'"
+                f"{surgery!r} is not a surgery. Pass one with its settings, such as "
+                "McDropout(p=0.1), or its string form: 'mc_dropout:p=0.1'"
             )
     if example is None:
         configuration = getattr(model, "pretrained_cfg", None)

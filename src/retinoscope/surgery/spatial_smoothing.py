@@ -1,4 +1,4 @@
-"""A blur at the end of each stage: neighbouring points as an ensemble.
+"""Adds a blur at the end of each stage, which averages neighbouring points like an ensemble.
 
 From Park & Kim, "Blurs Behave Like Ensembles: Spatial Smoothings to Improve Accuracy, Uncertainty,
 and Robustness" (ICML 2022, arXiv:2105.12639): before each sub-sampling and before the head.
@@ -23,32 +23,31 @@ _MAPS = {"NCHW", "NHWC"}
 
 @dataclass(frozen=True)
 class SpatialSmoothing:
-    """Bound and blur the maps behind the last unit of each stage.
+    """Bound and blur the maps after the last unit of each stage.
 
-    The stem is no stage, nor is a run of mere pooling (as at the end of VGG), unless it is named.
+    The stem is not a stage. A stage of only pooling units (as at the end of VGG) is skipped unless
+    it is named.
     """
 
-    kernel: int = setting(
-        2, "Side of the square that is averaged over; 1 does not blur.", at_least=1
-    )
+    kernel: int = setting(2, "Side of the square to average over; 1 does not blur.", at_least=1)
     padding: Literal["replicate", "grow"] = setting(
         "replicate",
-        "replicate keeps the size; grow, as in the authors' code, pads with zeros and lets maps "
-        "grow by one if the kernel is even.",
+        "replicate keeps the size; grow, as in the authors' code, pads with zeros and enlarges "
+        "maps by one if the kernel is even.",
     )
     prob: Literal["tanh", "bn_tanh", "sigmoid", "softmax", "clamp", "scale", "off"] = setting(
         "tanh", "How values are bounded before the blur."
     )
     tau: float | None = setting(
-        None, "Where values saturate. Default: the usual one of prob (10 for tanh).", above=0
+        None, "Value at which prob saturates. Default: that of the paper (10 for tanh).", above=0
     )
-    stages: tuple[int, ...] = setting((), "Which stages, counted from 1. Default: all.")
+    stages: tuple[int, ...] = setting((), "Stages to smooth, counted from 1. Default: all.")
 
     def __post_init__(self) -> None:
         check(self, "spatial_smoothing")
 
     def operate(self, model: nn.Module, anatomy: Anatomy) -> nn.Module:
-        """A copy of ``model`` that smooths; ``model`` itself is left untouched."""
+        """A copy of ``model`` that smooths; ``model`` itself is not modified."""
         from retinoscope.surgery.table import Table
 
         table = Table(model, anatomy, "spatial_smoothing")
@@ -59,7 +58,7 @@ class SpatialSmoothing:
         return table.patient
 
     def _ends(self, table: Table) -> list[Unit]:
-        """The last unit of each stage that is to be smoothed."""
+        """The last unit of each stage to smooth."""
         last = {unit.stage: unit for unit in table.whole if unit.stage is not None}
         held = {stage: unit for stage, unit in last.items() if unit.name in table.names}
         if missing := [stage for stage in self.stages if stage not in held]:
@@ -78,7 +77,8 @@ class SpatialSmoothing:
 
         smooth = Smooth(self.kernel, self.padding, self.prob, self.tau, unit.channels)
         sites, layouts = table.sites, []
-        # The state may be flattened already for the head, or be made maps again a moment later.
+        # The state may already be flattened for the head, or be reshaped to maps again a moment
+        # later.
         for state in sites.onward(sites.origin(sites.piece(unit).exit)):
             view = lens(sites.dissection.meaning[state].axes)
             layouts.append(view.grid.layout if view and not view.grid.prefix else "tokens")
@@ -86,15 +86,15 @@ class SpatialSmoothing:
                 table.catch(places, smooth if layouts[-1] == "NCHW" else ChannelsLast(smooth))
                 return
         if _MAPS & set(layouts):
-            raise table.refusal("no module gives or takes the state behind it", unit)
+            raise table.refusal("no module outputs or takes the state after it", unit)
         raise table.refusal(
-            f"the state behind it is stored as {layouts[0]}, and a blur needs maps (N, C, H, W) or "
-            "(N, H, W, C). The stages to smooth can be chosen with stages=…",
+            f"the state after it is stored as {layouts[0]}, but a blur needs maps (N, C, H, W) or "
+            "(N, H, W, C). Select the stages to smooth with stages=…",
             unit,
         )
 
     def _check_sizes(self, table: Table) -> None:
-        """Refuse where what follows cannot take maps that have grown."""
+        """Raise if the following layers do not accept maps that have grown."""
         from retinoscope.anatomy.example import as_batch
         from retinoscope.anatomy.graph.rest import at_rest
         from retinoscope.core.errors import first_line
@@ -105,6 +105,6 @@ class SpatialSmoothing:
                 table.patient(image)
         except Exception as error:
             raise table.refusal(
-                "with padding='grow' maps become larger than what follows can take "
-                f"({first_line(error)}) padding='replicate' keeps their size"
+                "with padding='grow' maps become larger than the following layers accept "
+                f"({first_line(error)}) Use padding='replicate', which keeps their size"
             ) from error

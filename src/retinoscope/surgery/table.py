@@ -1,7 +1,7 @@
-"""The operating table: a copy of a model, what can be reached on it, and the cuts.
+"""The workspace of all surgeries: a copy of a model, and access to its units and modules.
 
-Every surgery works through this, so that all of them copy first, find units by anatomy alone, name
-the unit that they cannot reach, and leave untouched parameters their keys.
+Every surgery uses it, so that all of them copy the model first, find units only by anatomy, name
+the unit that they cannot change in their errors, and keep the keys of unchanged parameters.
 """
 
 from __future__ import annotations
@@ -24,34 +24,34 @@ from retinoscope.surgery.graft import Side, graft, grafted_paths
 
 
 class Table:
-    """A copy of ``model`` that can be operated on; ``patient`` is the outcome."""
+    """A copy of ``model`` that can be changed; ``patient`` is the result."""
 
     def __init__(self, model: nn.Module, anatomy: Anatomy, operation: str) -> None:
         self.model, self.operation = model, operation
         self.anatomy = anatomy
         self.patient = copied(model)
-        # Of the model: the copy has the same graph, and that of the model is mostly known.
+        # The graph is that of the model, which is usually cached; the copy has the same.
         found = known_or_taken_apart(model, anatomy.image[1:], anatomy.model)
         self.whole = found.anatomy
-        """The anatomy of all of the model, where ``anatomy`` may be a part."""
+        """The anatomy of the whole model, of which ``anatomy`` may be a part."""
         self.sites = Sites(found, _aliased(self.patient), grafted_paths(self.patient))
         self.names = {unit.name for unit in anatomy.walk()}
         if foreign := self.names - {unit.name for unit in found.anatomy.walk()}:
             raise SurgeryRefused(
                 f"The anatomy given to {operation} is not that of this {type(model).__name__}: "
-                f"the model has no unit {sorted(foreign)[0]!r}. Take it apart with: "
+                f"the model has no unit {sorted(foreign)[0]!r}. Read its anatomy with: "
                 "retinoscope.dissect(model, size)"
             )
 
     @property
     def operated(self) -> bool:
-        """Whether an earlier surgery has put parts onto modules."""
+        """Whether an earlier surgery has added parts to modules."""
         return bool(grafted_paths(self.model))
 
     def units(self, kinds: Iterable[Kind]) -> list[Unit]:
-        """The units of these kinds that may be operated on; inner ones stand for their outer one.
+        """The units of these kinds that may be changed; inner units replace their outer one.
 
-        Refuses where there are none.
+        Raises if there are none.
         """
         wanted = list(kinds)
         found = [
@@ -69,15 +69,15 @@ class Table:
         """The error that says what cannot be done, where, and why."""
         where = f" at {unit.name!r}" if unit else ""
         return SurgeryRefused(
-            f"{self.operation} cannot be done on {self.anatomy.model}{where}: {why}."
+            f"{self.operation} cannot be applied to {self.anatomy.model}{where}: {why}."
         )
 
     def module(self, path: str) -> nn.Module:
-        """The patient's own module at a path."""
+        """The module of the copy at a path."""
         return self.patient.get_submodule(path)
 
     def graft(self, path: str, part: nn.Module, side: Side) -> None:
-        """Put ``part`` before, behind or around a module of the patient."""
+        """Add ``part`` before, after or around a module of the copy."""
         takes, gives = 0, None
         if side == "before":
             takes = self._taken(path)
@@ -87,22 +87,22 @@ class Table:
 
     @cached_property
     def calls(self) -> dict[str, Call]:
-        """How the patient's modules are called, before anything is done to them."""
+        """How the modules of the copy are called, before anything is changed."""
         return observe(self.model, self.anatomy.image[1:])
 
     def _taken(self, path: str) -> int | str:
-        """In which argument a module takes what depends on the image."""
+        """The argument in which a module takes the tensor that depends on the image."""
         call = self.calls.get(path)
         found = [] if call is None else list(call.takes)
         if len(found) != 1 or found[0].key is None:
             raise self.refusal(
-                f"{path!r} takes {len(found)} tensors that depend on the image, and which of them "
-                "is meant cannot be told"
+                f"{path!r} takes {len(found)} tensors that depend on the image, and it is "
+                "ambiguous which one to change"
             )
         return found[0].key
 
     def _given(self, path: str) -> int | str | None:
-        """Where in a module's answer the tensor lies that the graph speaks of."""
+        """The part of a module's output that is the tensor in the graph."""
         call = self.calls.get(path)
         found = [] if call is None else list(call.gives)
         if len(found) > 1:
@@ -110,37 +110,39 @@ class Table:
             found = [seen for seen in found if seen.shape[1:] == shape[1:]]
         if len(found) != 1:
             raise self.refusal(
-                f"{path!r} gives several tensors, and which of them is meant cannot be told"
+                f"{path!r} returns several tensors, and it is ambiguous which one to change"
             )
         return found[0].key
 
     def catch(self, places: Sequence[Place], part: nn.Module) -> None:
-        """Do ``part`` to the state that can be caught at ``places``."""
+        """Add ``part`` at all of ``places``, which together cover one state."""
         for place in places:
             self.graft(place.module, part, place.side)
 
     def replace(self, path: str, part: nn.Module) -> None:
-        """Put ``part``, which takes a tensor and gives one, in the place of a module."""
+        """Replace a module by ``part``, which takes one tensor and returns one."""
         old, call = self.module(path), self.calls.get(path)
         if call is None or [seen.key for seen in call.takes] != [0] or call.arguments != 1:
             raise self.refusal(
-                f"{path!r} is not called with one tensor alone, as its substitute is"
+                f"{path!r} is not called with exactly one tensor, as its replacement would be"
             )
         if [seen.key for seen in call.gives] != [None]:
-            raise self.refusal(f"{path!r} does not give one tensor alone, as a substitute does")
+            raise self.refusal(
+                f"{path!r} does not return exactly one tensor, as its replacement would"
+            )
         self.patient.set_submodule(path, self.like(path, part).train(old.training))
 
     def like(self, path: str, part: nn.Module) -> nn.Module:
-        """The part on the device and in the precision of a module, else of the patient."""
+        """The part on the device and in the precision of a module, or else of the copy."""
         near = (*self.module(path).parameters(), *self.patient.parameters())
         like = next((p for p in near if p.is_floating_point()), None)
         return part if like is None else part.to(like.device, like.dtype)
 
     def learned(self, unit: Unit) -> list[LearnedMap]:
-        """The learned maps along the unit; refuses where one of them is no module of its own."""
+        """The learned maps of the unit; raises if one of them is not a separate module."""
         found = self.sites.learned(unit)
         if not found or any(map_ is None for map_ in found):
-            raise self.refusal("one of its learned maps is no module of its own", unit)
+            raise self.refusal("one of its learned maps is not a separate module", unit)
         return [map_ for map_ in found if map_ is not None]
 
     @property
@@ -168,7 +170,7 @@ class Table:
 
 
 def _aliased(model: nn.Module) -> list[str]:
-    """Paths of modules that the model holds under several names."""
+    """Paths of modules that the model contains under several names."""
     paths = list(model.named_modules(remove_duplicate=False))
     count = Counter(id(module) for _, module in paths)
     return [path for path, module in paths if count[id(module)] > 1]

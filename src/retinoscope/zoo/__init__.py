@@ -1,10 +1,10 @@
-"""Trained weights that come with the package: a folder per network, with its log.
+"""Trained weights that come with the package: one folder per network, with its log.
 
 Each was trained on ``cues`` by the recipe ``micro`` with seed 0; ``micro_vit_gap`` and
-``micro_swin``, which learn little in so few images, by ``micro.slow``. Its folder holds the
-weights behind the warm-up and at the end, the log, and ``training.json``, which says by what
-recipe, on which data and with which versions. The first weights are not here: the seed gives them
-again, and ``init.json`` has their hash. All of it is made again by::
+``micro_swin``, which learn little from so few images, by ``micro.slow``. Each folder contains the
+weights after warm-up and at the end, the log, and ``training.json`` with the recipe, the data and
+the versions. The initial weights are not stored: they can be regenerated from the seed, and
+``init.json`` has their hash. To reproduce everything::
 
     python benchmarks/trained.py --only cues --package
 
@@ -22,16 +22,16 @@ NAMES = (
     "micro_pit", "micro_alternet",
 )  # fmt: skip
 SNAPSHOTS = {"cues": "end", "cues_warmup": "warmup"}
-"""By the tag that timm has for them; the first one is what a name without a tag means."""
+"""By timm tag; the first one is used for a name without a tag."""
 
 
 def folder_of(name: str) -> Path:
-    """Where the weights and the log of a network lie."""
+    """The folder with the weights and the log of a network."""
     return Path(__file__).parent / name
 
 
 def with_weights(cfgs: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
-    """Timm's configurations by name, with the files of those networks whose weights are here.
+    """Timm's configurations by name, with the weight files of networks in the zoo.
 
     Example:
         >>> list(with_weights({"micro_vit": {}, "vit_tiny_patch4_cifar": {}}))

@@ -255,6 +255,6 @@ def test_mistakes_say_what_to_do():
     with pytest.raises(ValueError, match=r"no head 'none'"):
         CifarStemResNet(BasicBlock, (1, 1, 1, 1), head="none")
     model = draw_at_order_one(timm.create_model("micro_resnet"))
-    with pytest.raises(ValueError, match=r"not pooled cannot be put into 10 classes"):
+    with pytest.raises(ValueError, match=r"not pooled cannot be classified into 10 classes"):
         model.reset_classifier(10, "")
     assert model(images()).shape == (2, 10)
