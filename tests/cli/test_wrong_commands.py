@@ -26,7 +26,7 @@ FILES = Path(__file__).parent.parent / "run"
 STEP = re.compile(
     r"--[a-z]|retinoscope [a-z]|Did you mean|There are:|It has:|Expected|Write |Name |Give |Take "
     r"|Use |Call |Choose |Make |Build |Try |Install |Put |Copy |is one of|or more|Check |Fix |Let "
-    r"|in Python|Options follow| is above | is below "
+    r"|in Python|Options follow|[Ii]ts settings| is above | is below "
 )
 """What tells the reader how to go on."""
 PROPOSED = re.compile(r"Did you mean '([^']+)'")
@@ -127,7 +127,7 @@ EXAMINE = {
     "--mean": st.sampled_from(["grey", "0.1,0.2", "", "nan"]),
     "--std": st.sampled_from(["0", "-1", "0,0,0", "x"]),
     "--precision": names(["float32", "float64", "bfloat16", "float16"]),
-    "--device": st.sampled_from(["cuda:7", "gpu", "tpu", ""]),
+    "--device": st.sampled_from(["cuda:7", "gpu", "tpu"]),
     "--crop-pct": st.sampled_from(["0", "2", "x"]),
     "--crop-mode": names(["center", "squash", "border"]),
     "--interpolation": names(["nearest", "bilinear", "bicubic"]),

@@ -371,7 +371,7 @@ def test_masks_that_are_there_are_kept(kind):
 REFUSED = {
     "swin": (
         lambda: SwinTransformer(16, 2, embed_dim=8, depths=(2,), num_heads=(2,), window_size=4),
-        r"'layers.0.blocks.0.attn': its attention is not global: it is restricted to parts of the map",
+        r"'layers.0.blocks.0.attn': its attention is not global: it is restricted to parts",
     ),
     "pvt": (
         lambda: PyramidVisionTransformerV2(
@@ -395,7 +395,7 @@ REFUSED = {
         ),
         r"'cls_attn_blocks.0.attn': its only queries are tokens outside the map, which see all",
     ),
-    "linear": (lambda: Own(Attending("linear")), "its weights do not come from a softmax over keys"),
+    "linear": (lambda: Own(Attending("linear")), "its weights do not come from a softmax over"),
     "rolled": (lambda: Own(Attending("rolled", 4)), "it rolls the map"),
     "causal": (lambda: Own(Attending("causal")), "its attention is causal"),
     "two softmaxes": (
@@ -404,7 +404,7 @@ REFUSED = {
     ),
     "way round": (lambda: Wayward(Gazer()), "at 'block': the model can attend without the mask"),
     "restless": (Restless, "'gaze' does not do the same each time it runs"),
-    "no numbers": (lambda: Own(Gazer()).to("meta"), "its weights contain no numbers that could prove"),
+    "no numbers": (lambda: Own(Gazer()).to("meta"), "its weights contain no numbers that could"),
     "weights past the softmax": (lambda: Own(Gazer("log")), "gives hidden keys a weight of up to"),
 }  # fmt: skip
 

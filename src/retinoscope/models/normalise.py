@@ -19,7 +19,8 @@ class Normalise(nn.Module):
         if {len(mean), len(std)} - {1, channels} or min(std) <= 0:
             raise WrongInput(
                 f"Normalisation of {channels} channels needs one mean and one positive deviation, "
-                f"or {channels} of each; got {tuple(mean)} and {tuple(std)}."
+                f"or {channels} of each; got {tuple(mean)} and {tuple(std)}. Set both with "
+                "--mean and --std (in Python mean=…, std=…)."
             )
         self.mean: Tensor
         self.std: Tensor

@@ -165,6 +165,12 @@ def check_model_file(model: str) -> None:
             f"{model!r} names a file but no function. Write it as path/file.py:function"
         )
     if file.endswith(".py") and not Path(file).is_file():
-        raise UnknownModel(f"There is no file {file!r} to take {function!r} from.")
+        raise UnknownModel(
+            f"There is no file {file!r} to take {function!r} from. Write path/file.py:function "
+            "with the path of an existing file."
+        )
     if asked.name.endswith(_FILES) and not Path(asked.name).is_file():
-        raise UnknownModel(f"There is no file {asked.name!r} to build a model from.")
+        raise UnknownModel(
+            f"There is no file {asked.name!r} to build a model from. Make one with: retinoscope "
+            "build MODEL --apply SURGERY --out FILE.safetensors"
+        )

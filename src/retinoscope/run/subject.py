@@ -16,7 +16,7 @@ from torch import nn
 
 from retinoscope import __version__
 from retinoscope.anatomy.replay import replay
-from retinoscope.core.errors import WrongInput
+from retinoscope.core.errors import WrongInput, did_you_mean
 from retinoscope.core.preprocessing import Preprocessing
 from retinoscope.core.specification import short_name, split_label
 from retinoscope.core.subject import ASSUMED_AUGMENTATION, Origin, Split, Subject
@@ -61,8 +61,8 @@ def load_subject(
     known = SubjectSpecification.__dataclass_fields__
     if unknown := set(settings) - set(known):
         raise WrongInput(
-            f"load_subject has no setting {', '.join(sorted(unknown))}. Its settings are: "
-            f"{', '.join(known)}."
+            f"load_subject has no setting {', '.join(sorted(unknown))}. "
+            f"{did_you_mean(min(unknown), list(known))}Its settings are: {', '.join(known)}."
         )
     if isinstance(model, str):
         label, called = split_label(model)
