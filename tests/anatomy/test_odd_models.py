@@ -358,7 +358,7 @@ def test_examples_that_are_none(example, says):
 
 
 def test_models_that_are_none():
-    with pytest.raises(NotABackbone, match=r"A backbone is an nn\.Module; got the class Net"):
+    with pytest.raises(NotABackbone, match=r"The model must be an nn\.Module; got the class Net"):
         dissect(Net, 32)
     scripted = torch.jit.script(nn.Sequential(nn.Conv2d(3, 4, 3)))
     with pytest.raises(NotABackbone, match=r"give the nn\.Module it was made from"):
@@ -378,7 +378,7 @@ def test_one_channel_by_size():
 def test_images_and_maps_of_the_wrong_kind(replayed):
     _, ours = replayed("test_vit", 160)
     with pytest.raises(
-        WrongInput, match=r"taken apart in torch\.float32; got images in torch\.float64"
+        WrongInput, match=r"was read in torch\.float32; got images in torch\.float64"
     ):
         ours(torch.zeros(1, 3, 160, 160, dtype=torch.float64))
     state = ours.states(torch.zeros(1, 3, 160, 160))["blocks.0.mlp"]

@@ -255,7 +255,7 @@ def test_shared_constants_are_computed_once(order_one):
 
 def test_what_cannot_be_done_is_said(order_one):
     ours = replay(order_one("test_resnet"), 160, name="toy")
-    with pytest.raises(WrongInput, match="taken apart for images of 3×160×160; got 3×96×96"):
+    with pytest.raises(WrongInput, match="was read for images of 3×160×160; got 3×96×96"):
         ours(torch.zeros(1, 3, 96, 96))
     with pytest.raises(
         NotResidual, match=r"'fc' of toy is not residual.*can be removed: layer1\.0"

@@ -138,7 +138,9 @@ def test_mask_agrees_with_distances():
 
 @pytest.mark.parametrize("kernel", [0, -3, 4, 8, 3.0, True])
 def test_refuses_windows_without_a_centre(kernel):
-    with pytest.raises(ValueError, match=r"centred on its query, so its side is an odd number"):
+    with pytest.raises(
+        ValueError, match=r"centred on its query, so its side must be an odd number"
+    ):
         neighbourhood_mask(8, 8, kernel)
     with pytest.raises(ValueError, match=rf"got {kernel!r}\. For a window .* kernel=None"):
         NeighbourhoodAttention(DIM, HEADS, kernel)

@@ -229,7 +229,7 @@ def test_slots_never_touch_and_never_take_a_stride(name, taken_apart):
         pytest.param("dpn68", {}, (0, 0, 0, 1), "stage 4 has room for 0 of the 1", marks=PROOF),
         pytest.param(
             "cspresnet50", {}, (1, 0, 0, 0),
-            "at 'stages.0': its work is not done by a module", marks=PROOF,
+            "at 'stages.0': its work is not done by one module", marks=PROOF,
         ),
     ],
 )  # fmt: skip
@@ -248,12 +248,12 @@ def test_a_unit_whose_work_no_module_does_is_refused():
             return self.answer(self.shrink(x).mean((2, 3)))
 
     model = Bare()
-    with pytest.raises(SurgeryRefused, match="its work is not done by a module"):
+    with pytest.raises(SurgeryRefused, match="its work is not done by one module"):
         BuildUp((1, 0)).operate(model, dissect(model, 16))
 
 
 def test_wrong_settings_are_named():
-    with pytest.raises(UnknownSurgery, match=r"build_up needs msa_per_stage: How many attention"):
+    with pytest.raises(UnknownSurgery, match=r"build_up needs msa_per_stage: Number of attention"):
         parse_surgery("build_up")
     with pytest.raises(UnknownSurgery, match=r"one that is not 0; got \(0, 0\)"):
         parse_surgery("build_up:msa_per_stage=(0,0)")

@@ -401,7 +401,7 @@ def test_refuses_branches_side_by_side():
     model = Odd()
     model.x2 = Twins()
     for position in ("front", "end"):
-        with pytest.raises(SurgeryRefused, match=r"x2.*several branches with learned"):
+        with pytest.raises(SurgeryRefused, match=r"x2.*several parallel branches with learned"):
             operated(model, where="attention", position=position)
 
 

@@ -149,7 +149,7 @@ def test_a_module_of_ones_own():
     with torch.no_grad():
         expected = model.exit(grid.mean(0))
     assert difference(logits(operated(model)), expected) < 1e-12
-    with pytest.raises(SurgeryRefused, match=r"does not read the 1 tokens beside the grid alone"):
+    with pytest.raises(SurgeryRefused, match=r"reads not only the 1 tokens outside the grid"):
         operated(draw_at_order_one(Odd(reads=-2)).double())
 
 

@@ -148,7 +148,9 @@ def test_growing_maps_pass_where_the_head_averages_and_are_refused_elsewhere(res
             return self.out(self.two(self.one(x)).flatten(1))
 
     model = Flat()
-    with pytest.raises(SurgeryRefused, match=r"'grow' maps become larger.*'replicate' keeps"):
+    with pytest.raises(
+        SurgeryRefused, match=r"'grow' maps become larger.*'replicate', which keeps"
+    ):
         operated(model, 32, padding="grow")
     operated(model, 32, padding="grow", kernel=3)  # an odd kernel keeps the size
 
@@ -240,7 +242,7 @@ def test_refuses_what_it_cannot_smooth(resnet):
     vit = timm.create_model(
         "vit_tiny_patch16_224", img_size=32, patch_size=8, embed_dim=12, depth=1, num_heads=2
     )
-    with pytest.raises(SurgeryRefused, match=r"blocks.0.mlp.*stored as tokens, and a blur needs"):
+    with pytest.raises(SurgeryRefused, match=r"blocks.0.mlp.*stored as tokens, but a blur needs"):
         operated(vit, 32)
     with pytest.raises(SurgeryRefused, match=r"no stage 5 to smooth. Stages: 1, 2, 3, 4"):
         operated(resnet, stages=(5,))

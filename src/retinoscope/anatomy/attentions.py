@@ -1,4 +1,4 @@
-"""The attentions in a graph: what each one mixes, by which weights, and who sees whom."""
+"""Finds the attentions in a graph: their values and weights, and which positions see which."""
 
 from __future__ import annotations
 
@@ -26,51 +26,52 @@ _GRID = frozenset("yxt")
 
 @dataclass(frozen=True)
 class Attention:
-    """An operation that mixes values by weights that a softmax has normalised."""
+    """An operation that mixes values with weights normalised by a softmax."""
 
     node: fx.Node
     values: fx.Node
-    """Its operand that holds what is mixed."""
+    """The operand with the values."""
     weights: fx.Node | None
-    """Its operand that holds the weights; None where it makes them itself."""
+    """The operand with the weights; None if the operation computes them itself."""
     softmaxes: tuple[fx.Node, ...]
-    """What normalises the weights: ``node`` itself where it makes them."""
+    """The operations that normalise the weights; ``node`` itself if it computes them."""
     behind: tuple[fx.Node, ...] = ()
-    """What is done to the weights between softmax and values."""
+    """The operations on the weights between softmax and values."""
 
 
 @dataclass(frozen=True)
 class Places:
-    """The positions that lie along one dimension: all of a grid, and tokens beside it."""
+    """The positions along one dimension: all of a grid, and tokens outside it."""
 
     height: int
     width: int
     prefix: int
     order: tuple[int, ...]
-    """What stands where, if tokens beside the grid are counted first and then its rows."""
+    """The index of each entry if tokens outside the grid are counted first, then the grid row by
+    row."""
 
 
 @dataclass(frozen=True)
 class Spread:
-    """What the logits or weights of an attention are spread over."""
+    """The meaning of the dimensions of an attention's logits or weights."""
 
     queries: Places | None
-    """None where queries are no whole grid: see ``asks`` and ``apart``."""
+    """None if queries are not a complete grid: see ``asks`` and ``apart``."""
     keys: Places | None
     query_dim: int
-    """Which dimension belongs to queries, counted from the last."""
+    """The dimension of the queries, counted from the last."""
     key_dim: int
     asks: bool
-    """Whether positions of a grid ask, or may; in class attention, they do not."""
+    """Whether positions of a grid are, or may be, queries; in class attention they are not."""
     apart: bool
-    """Whether positions lie in other dimensions too, so that not all of them see each other."""
+    """Whether other dimensions also contain positions, so that not all of them see each other."""
 
 
 def attentions(dissection: Dissection, nodes: Sequence[fx.Node]) -> list[Attention | None]:
     """The attentions among ``nodes``, in the order of execution.
 
-    An entry is None where no softmax makes the weights (linear attention), or where they are not
-    multiplied with the values in one operation.
+    An entry is None if the weights do not come from a softmax (linear attention), or if they are
+    not multiplied with the values in one operation.
     """
     inside = set(nodes)
     found: list[Attention | None] = []
@@ -106,9 +107,9 @@ def _attention(dissection: Dissection, node: fx.Node, inside: set[fx.Node]) -> A
 def _back(
     dissection: Dissection, weights: fx.Node, inside: set[fx.Node]
 ) -> tuple[list[fx.Node], list[fx.Node]]:
-    """What normalises weights, and what is done to them behind that.
+    """The operations that normalise weights, and the operations after them.
 
-    Some of it may depend on parameters alone, as in gated attention.
+    Some of them may depend only on parameters, as in gated attention.
     """
     softmaxes, behind, waiting = [], [], [weights]
     while waiting:
@@ -126,7 +127,7 @@ def _back(
 
 
 def logits(dissection: Dissection, attention: Attention) -> Spread:
-    """What the logits are spread over, where they go into the softmax."""
+    """The meaning of the logits' dimensions, at the input of the softmax."""
     if attention.weights is None:
         return _fused(dissection, attention)
     softmax = next(n for n in attention.softmaxes if n in dissection.meaning)
@@ -135,7 +136,7 @@ def logits(dissection: Dissection, attention: Attention) -> Spread:
 
 
 def weights(dissection: Dissection, attention: Attention) -> Spread:
-    """What the weights are spread over, where the values are multiplied with them."""
+    """The meaning of the weights' dimensions, where they are multiplied with the values."""
     if attention.weights is None:
         return _fused(dissection, attention)
     axes = dissection.meaning[attention.weights].axes
@@ -167,7 +168,7 @@ def _spread(axes: Axes, key_dim: int, query_dim: int | None = None) -> Spread:
 
 @torch.no_grad()
 def measured(dissection: Dissection, images: Tensor) -> Iterator[tuple[Attention, Tensor]]:
-    """The weights of every attention of the model, one after the other, for a batch of images."""
+    """Yield the weights of every attention of the model, for a batch of images."""
     pieces = [dissection.pieces[unit.name] for unit in dissection.anatomy]
     writer = Writer(dissection.flow, pieces)
     shared, state = writer.preamble(len(images)), images
@@ -182,7 +183,7 @@ def measured(dissection: Dissection, images: Tensor) -> Iterator[tuple[Attention
 
 
 def makers(attention: Attention) -> list[fx.Node]:
-    """What the weights are, or are made from."""
+    """The nodes that contain the weights, or from which they are computed."""
     if attention.weights is not None:
         return [attention.weights]
     given = arguments(attention.node)
@@ -190,33 +191,33 @@ def makers(attention: Attention) -> list[fx.Node]:
 
 
 def measured_weights(attention: Attention, known: Mapping[fx.Node, Tensor]) -> Tensor:
-    """The weights of an attention, from the tensors that its :func:`makers` hold."""
+    """The weights of an attention, from the tensors of its :func:`makers`."""
     if attention.weights is not None:
         return known[attention.weights]
     given = arguments(attention.node)
     query, key = known[given["query"]], known[given["key"]]
     mask = known.get(given["attn_mask"])
-    # Mixing the rows of the identity gives the weights themselves.
+    # Mixing the rows of the identity matrix gives the weights themselves.
     rows = torch.eye(key.shape[-2]).to(key).expand(*key.shape[:-1], -1)
     options = {name: given[name] for name in ("is_causal", "scale", "enable_gqa")}
     return F.scaled_dot_product_attention(query, key, rows, mask, **options)
 
 
 def holder(dissection: Dissection, attention: Attention) -> str:
-    """The path of the deepest module that does all of it; empty for the model itself."""
+    """The path of the deepest module that contains all of it; empty for the model itself."""
     return common_path((attention.node, *attention.softmaxes), dissection.flow.source.paths)
 
 
 def run_of(node: fx.Node, module: str) -> str:
-    """Which run of a module an operation belongs to: a module may run several times."""
+    """The call of a module that an operation belongs to: a module may run several times."""
     stack = node.meta.get("nn_module_stack") or {}
-    # "model" is what export calls the whole model; further runs are marked with @1 in the key.
+    # "model" is the name that export gives to the whole model; further calls are marked with @1.
     called = f"model.{module}" if module else "model"
     return next((key for key, (path, _) in stack.items() if path == called), "")
 
 
 def _query_dim(axes: Axes, key_dim: int) -> int:
-    """The dimension that holds most positions, else the one before the keys."""
+    """The dimension with the most positions, or else the one before the keys."""
     others = [place for place in range(-len(axes), 0) if place != key_dim]
     gridded = [place for place in others if roles_of(axes[place]) & _GRID]
     within = [place for place in gridded if "n" not in roles_of(axes[place])]
@@ -224,7 +225,7 @@ def _query_dim(axes: Axes, key_dim: int) -> int:
 
 
 def places(dimension: Dimension) -> Places | None:
-    """What lies along a dimension, if that is all of a grid, and maybe tokens beside it.
+    """The positions along a dimension, if it is a complete grid, possibly with other tokens.
 
     Example:
         >>> from retinoscope.anatomy.axes import Factor

@@ -1,11 +1,11 @@
-"""What each dimension of a tensor means, followed through reshapes without guessing.
+"""The meaning of each dimension of a tensor, tracked through reshapes without guessing.
 
 A dimension is a product of **factors**, outermost first. A factor has a role (batch ``n``, channel
-``c``, vertical ``y`` or horizontal ``x`` position, ``p`` tokens beside the grid, ``b`` branches
-that were stacked, ``?`` unknown), a size, and the stride with which it steps along its axis.
-Cutting a map of 56 rows into windows of 7 splits ``y56`` into ``y8`` of stride 7 and ``y7`` of
-stride 1; putting the windows together joins them again. So a grid is known exactly wherever its
-factors went: into the batch, side by side, or behind a class token.
+``c``, vertical ``y`` or horizontal ``x`` position, ``p`` tokens outside the grid, ``b`` stacked
+branches, ``?`` unknown), a size, and the stride with which it steps along its axis. Dividing a map
+of 56 rows into windows of 7 splits ``y56`` into ``y8`` of stride 7 and ``y7`` of stride 1; merging
+the windows joins them again. A grid is therefore known exactly, wherever its factors are: in the
+batch, in one dimension, or after a class token.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class Factor:
     stride: int = 1
     """Steps along its own axis; 0 for overlapping neighbourhoods, which cannot be joined."""
     soft: bool = False
-    """Whether the values along it are normalised weights (the outcome of a softmax)."""
+    """Whether the values along it are normalised weights (the output of a softmax)."""
     parts: tuple[Dimension, ...] = ()
-    """For role ``t``: what was put one behind the other along this dimension."""
+    """For role ``t``: the parts that were concatenated along this dimension."""
 
     def roles(self) -> set[str]:
         """Its role, or those of its parts."""
@@ -40,7 +40,7 @@ Axes = tuple[Dimension, ...]
 
 
 def unknown(size: int) -> Dimension:
-    """A dimension of which nothing but its size is known."""
+    """A dimension with a known size but unknown meaning."""
     return single("?", size)
 
 
@@ -50,12 +50,12 @@ def single(role: str, size: int) -> Dimension:
 
 
 def position(role: str, size: int) -> Dimension:
-    """Rows or columns; kept also where there is only one, for it is still a map."""
+    """Rows or columns; kept even if there is only one, since it is still a map."""
     return (Factor(role, size),)
 
 
 def size_of(dimension: Dimension) -> int:
-    """How many entries the dimension has."""
+    """The size of the dimension."""
     return math.prod(factor.size for factor in dimension)
 
 
@@ -65,7 +65,7 @@ def roles_of(dimension: Iterable[Factor]) -> set[str]:
 
 
 def is_soft(dimension: Dimension) -> bool:
-    """Whether the dimension, or a part of it, holds normalised weights."""
+    """Whether the dimension, or a part of it, contains normalised weights."""
     return any(factor.soft for factor in dimension)
 
 
@@ -75,7 +75,7 @@ def soften(dimension: Dimension) -> Dimension:
 
 
 def join(dimension: Iterable[Factor]) -> Dimension:
-    """Put together neighbours that were split from one factor.
+    """Join adjacent factors that were split from one factor.
 
     Example:
         >>> join([Factor("y", 8, 7), Factor("y", 7)])
@@ -99,7 +99,7 @@ def join(dimension: Iterable[Factor]) -> Dimension:
 def reshape(axes: Axes, shape: Sequence[int]) -> Axes:
     """The meaning of the dimensions after a view as ``shape``.
 
-    Factors are split and joined as the sizes demand. Where they cannot be, what is left becomes
+    Factors are split and joined as the sizes require. If that is impossible, the rest becomes
     unknown.
 
     Example:
@@ -115,12 +115,12 @@ def reshape(axes: Axes, shape: Sequence[int]) -> Axes:
             return (*shaped, *(unknown(s) for s in shape[place:]))
         shaped.append(join(taken))
     if shaped and factors and roles_of(shaped[-1]) & POSITIONS:
-        shaped[-1] = join([*shaped[-1], *factors])  # a single column that no dimension asked for
+        shaped[-1] = join([*shaped[-1], *factors])  # a single column without a dimension of its own
     return tuple(shaped)
 
 
 def _take(factors: list[Factor], size: int) -> list[Factor] | None:
-    """Take factors worth ``size`` from the front of the list, splitting the last if need be."""
+    """Take factors of total size ``size`` from the front of the list; may split the last one."""
     taken: list[Factor] = []
     need = size
     while need > 1:
@@ -143,10 +143,10 @@ def _take(factors: list[Factor], size: int) -> list[Factor] | None:
 
 
 def concatenate(pieces: Sequence[Dimension]) -> Dimension:
-    """The dimension along which ``pieces`` were put one behind the other.
+    """The dimension along which ``pieces`` were concatenated.
 
-    Tokens beside a grid become a ``t`` factor that remembers its parts; rows put behind rows are
-    rows; everything else is channels, or unknown.
+    Tokens next to a grid become a ``t`` factor that stores its parts; concatenated rows are rows;
+    everything else is channels, or unknown.
     """
     size = sum(size_of(piece) for piece in pieces)
     parts = tuple(part for piece in pieces for part in _parts(piece))
@@ -162,7 +162,7 @@ def concatenate(pieces: Sequence[Dimension]) -> Dimension:
 
 
 def single_part(part: Dimension) -> Dimension:
-    """Tokens that stand beside a grid."""
+    """Tokens outside a grid."""
     return position("p", size_of(part))
 
 
@@ -199,13 +199,13 @@ def cut(dimension: Dimension, start: int, stop: int, step: int = 1) -> Dimension
 
 
 def finest_step(axes: Iterable[Dimension], role: str) -> int:
-    """The smallest stride along an axis: more than 1 where only some rows or columns are left."""
+    """The smallest stride along an axis: more than 1 if only some rows or columns are left."""
     strides = [f.stride for dimension in axes for f in dimension if f.role == role]
     return min(strides, default=1)
 
 
 def rebase(axes: Axes) -> Axes:
-    """The same dimensions after the rows and columns between those that are left were used up."""
+    """Renumber the remaining rows and columns after those between them were removed."""
     steps = {role: finest_step(axes, role) or 1 for role in "yx"}
     return tuple(
         tuple(replace(f, stride=f.stride // steps.get(f.role, 1)) for f in dimension)

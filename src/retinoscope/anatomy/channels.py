@@ -1,4 +1,4 @@
-"""Which channel goes where: operations that only move entries, run on marks in their place."""
+"""Tracks channels through operations that only move entries, by running them on marks."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ _CASTS = {"to", "_to_copy", "float", "type_as"}
 
 
 def origin(dissection: Dissection, node: fx.Node) -> fx.Node:
-    """What made the entries of a tensor, before they were moved about."""
+    """The node that computed the entries of a tensor, before they were moved."""
     while dissection.moves(node):
         (node,) = dissection.flow.inputs(node)
     return node
 
 
 class Channels:
-    """The last axis of a tensor, followed through all that only moves it, or mixes positions.
+    """The last axis of a tensor, tracked through operations that only move it or mix positions.
 
-    Each channel carries a mark, the same at all positions. Where a tensor made from it carries
-    the same mark, there is that channel; where marks were mixed, there is none.
+    Each channel has a mark, the same at all positions. If an entry of a later tensor has the same
+    mark, it is that channel; if marks were mixed, it is none.
     """
 
     def __init__(self, dissection: Dissection, source: fx.Node) -> None:
@@ -39,16 +39,16 @@ class Channels:
         self._known: dict[fx.Node, Any] = {source: self._marks.expand(shape)}
 
     def at(self, node: fx.Node) -> Tensor:
-        """Which channel of the source is where in another tensor; −1 where it is none."""
+        """The source channel of each entry of another tensor; −1 if there is none."""
         marks, channels = self._marks.sort()
         here = self._value(node).contiguous()
         nearest = torch.bucketize(here, (marks[1:] + marks[:-1]) / 2)
-        # Means over positions round in the last digits; marks lie further apart than that.
+        # Means over positions have rounding errors; the marks are further apart than that.
         same = (marks[nearest] - here).abs() < 1e-12
         return torch.where(same, channels[nearest], -1)
 
     def through(self, attention: Attention) -> None:
-        """Follow the values through an attention, with equal weights: no weights change marks."""
+        """Track the values through an attention with equal weights, which keeps the marks."""
         values, shape = self._value(attention.values), self._shape(attention.node)
         if attention.weights is None:
             mean = values.mean(-2, keepdim=True)
@@ -62,7 +62,7 @@ class Channels:
         self._known[attention.node] = mixed
 
     def readers(self) -> list[tuple[fx.Node, fx.Node]]:
-        """What reads entries of the source otherwise than to move them, and from which tensor."""
+        """The nodes that read entries of the source and do not only move them, with the tensor."""
         found, waiting = [], [self.source]
         while waiting:
             node = waiting.pop()
@@ -77,7 +77,7 @@ class Channels:
         return self.flow.shape(node, self._images)
 
     def _value(self, node: fx.Node) -> Any:
-        """The marks at a node; other operands of what moves them are sizes and constants."""
+        """The marks at a node; other operands of moving operations are sizes and constants."""
         if node in self._known:
             return self._known[node]
         if is_size(node):

@@ -1,4 +1,4 @@
-"""Any model → its anatomy."""
+"""Reads the anatomy of any model."""
 
 from __future__ import annotations
 
@@ -26,39 +26,39 @@ from retinoscope.core.unit import Kind, Unit
 
 _NO_UNIT = {Kind.STEM, Kind.HEAD}
 _MERGED = 6
-"""From so many convolutions on, a block without a skip is said to be merged; a bottleneck has 4."""
+"""Number of convolutions from which a block without a skip is called merged; a bottleneck has 4."""
 
 
 @dataclass
 class Dissection:
-    """An anatomy together with the graph it was read from: what replay works on."""
+    """An anatomy together with the graph it was read from, as used by replay."""
 
     anatomy: Anatomy
     flow: Flow
     pieces: dict[str, Piece]
-    """The part of the graph that belongs to each unit, inner ones included."""
+    """The part of the graph that belongs to each unit, including inner units."""
     lenses: dict[str, Lens | None]
-    """How the state after each unit is seen as maps."""
+    """How to view the state after each unit as maps."""
     meaning: dict[fx.Node, Meaning]
-    """What the dimensions of every tensor mean that depends on the image."""
+    """The meaning of the dimensions of every tensor that depends on the image."""
     facts: dict[fx.Node, set[Fact]]
     """What each of these operations does."""
 
     def moves(self, node: fx.Node) -> bool:
-        """Whether an operation only moves entries of one tensor about, or takes some of them."""
+        """Whether an operation only moves or selects entries of one tensor."""
         return self.facts[node] == {Fact.LAYOUT} and len(self.flow.inputs(node)) == 1
 
 
 def dissect(
     model: nn.Module, example: Example = 224, *, output: str | None = None, name: str | None = None
 ) -> Anatomy:
-    """Take a backbone apart into units, from its computation graph alone.
+    """Split a backbone into units, using only its computation graph.
 
     Args:
-        model: Any module that turns a batch of images into logits; it is left as it was.
+        model: Any module that maps a batch of images to logits; it is not modified.
         example: A batch (N, C, H, W), or an image size: a number, or (height, width).
-        output: Which entry of a dict or tuple output holds the logits; found if not given.
-        name: What to call the model; the name of its class if not given.
+        output: The entry of a dict or tuple output with the logits. Default: detected.
+        name: The name of the model. Default: the name of its class.
     """
     return take_apart(model, example, output=output, name=name).anatomy
 
@@ -74,8 +74,8 @@ def take_apart(
 ) -> Dissection:
     """The anatomy of ``model``, with the parts of the graph that it describes.
 
-    ``images`` is the number of images the graph is made with; it only matters for models whose
-    code depends on it. ``before`` is done to the images first and belongs to the first unit.
+    ``images`` is the number of images for the export; it only matters for models whose code depends
+    on it. ``before`` is applied to the images first and belongs to the first unit.
     """
     graph = export(model, example, output, images, before)
     found = read_graph(graph, name or type(model).__name__)
@@ -85,14 +85,14 @@ def take_apart(
 
 
 def known_or_taken_apart(model: nn.Module, example: Example, name: str | None = None) -> Dissection:
-    """The same without another export, where the last one of this very model still holds."""
+    """The same, but reuses the latest dissection of this model if it is still valid."""
     called = name or type(model).__name__
     image = tuple(as_batch(model, example, 1).shape[1:])
     return recall(model, image, called) or take_apart(model, example, name=called)
 
 
 def read_graph(graph: Graph, name: str) -> Dissection:
-    """What a graph is made of."""
+    """The dissection of a graph."""
     _, channels, height, width = Flow(graph).shape(graph.image)
     anatomist = _Anatomist(graph)
     units = anatomist.units()
@@ -120,14 +120,17 @@ class _Anatomist:
     unique: Unique = field(default_factory=Unique)
     counted: set[int] = field(default_factory=set)
     views: dict[fx.Node, Lens | None] = field(default_factory=dict)
-    """How each state is seen as maps."""
+    """How to view each state as maps."""
     live: dict[fx.Node, tuple[str, ...]] = field(default_factory=dict)
     """Module paths of the operations that the logits are computed from."""
 
     def __post_init__(self) -> None:
         self.flow = Flow(self.graph)
         if self.graph.logits not in self.flow.dependent:
-            raise NotABackbone("The model's answer does not depend on the image.")
+            raise NotABackbone(
+                "The model's output does not depend on the image. Check that its forward uses its "
+                "input."
+            )
         self.meaning, self.facts = meanings(self.flow)
         self.views = {node: lens(meaning.axes) for node, meaning in self.meaning.items()}
         live = set(ancestors(self.flow, self.graph.logits, set()))
@@ -138,7 +141,9 @@ class _Anatomist:
         widths = {node: view.channels for node, view in self.views.items() if view}
         pieces = Cutter(self.flow, self.facts, widths).pieces(self.graph.image, self.graph.logits)
         if not pieces:
-            raise NotABackbone("Between image and answer the model does nothing.")
+            raise NotABackbone(
+                "The model's output is its input: there is no operation between them."
+            )
         parts = _assign(pieces, [self._has_positions(piece) for piece in pieces])
         return self._in_stages(
             [self._unit(piece, kind, depth) for depth, (piece, kind) in enumerate(parts)]
@@ -181,11 +186,11 @@ class _Anatomist:
         if step is None or step.skip is None:
             return output_module(piece.exit, set(piece.nodes), None, self.live)
         branch, *more = step.skip.branches
-        # One of several branches would not be the whole of what the unit adds.
+        # One of several branches would not be everything that the unit adds.
         return None if more else output_module(branch, set(piece.nodes), step.exit, self.live)
 
     def _note(self, piece: Piece) -> str:
-        """What the graph could not tell apart, and why."""
+        """What the graph could not separate, and why."""
         skip = piece.residual.skip if piece.residual else None
         if skip and len(skip.branches) > 1:
             return f"merged: {len(skip.branches)} parallel branches are added at once"
@@ -201,7 +206,7 @@ class _Anatomist:
         return ""
 
     def _has_positions(self, piece: Piece) -> bool:
-        """Whether the piece's state is spread over positions, or may be, behind a block."""
+        """Whether the state of the piece has, or may have, positions, after a block."""
         axes = self.meaning[piece.exit].axes
         known = {"n", "c", "p", "b"}
         unclear = any(size_of(d) > 1 and not roles_of(d) & known for d in axes)
@@ -219,7 +224,7 @@ class _Anatomist:
         return channels[0] if channels else size_of(axes[-1]) if axes else 1
 
     def _in_stages(self, units: Sequence[Unit]) -> tuple[Unit, ...]:
-        """Number the stages: a new one where the resolution differs from the unit before."""
+        """Number the stages: a new one begins when the resolution changes."""
         staged, stage, before = [], 1, None
         for unit in units:
             if unit.kind not in _NO_UNIT:
@@ -240,11 +245,11 @@ def _with_stage(unit: Unit, stage: int) -> Unit:
 def _assign(pieces: Sequence[Piece], positioned: Sequence[bool]) -> list[tuple[Piece, Kind | None]]:
     """Join the pieces of the stem and of the head; the others are the body.
 
-    The body starts at the first block or bottleneck behind the first piece; in a plain chain
-    (VGG), right behind the first piece. The head starts behind the last state with positions.
+    The body starts at the first block or bottleneck after the first piece; in a plain chain (VGG),
+    directly after the first piece. The head starts after the last state with positions.
     """
     end = max((place + 1 for place, has in enumerate(positioned) if has), default=0)
-    if not end:  # paths that never meet before the logits (CrossViT): all of it is one body
+    if not end:  # paths that only meet at the logits (CrossViT): everything is one body
         return [(piece, None) for piece in pieces]
     starts = [place for place in range(1, end) if _starts_body(pieces[place])]
     start = starts[0] if starts else min(1, end)

@@ -1,4 +1,4 @@
-"""Images like those a model works with, from a batch or a size."""
+"""Example images for a model, from a batch or a size."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _FORMS = "An example must be a batch of images (N, C, H, W) or an image size (22
 
 
 def as_batch(model: nn.Module, example: Example, images: int = 2) -> Tensor:
-    """Images of the size, type and place that ``model`` works with."""
+    """Images of the size, type and device that ``model`` expects."""
     if not isinstance(model, nn.Module):
-        raise NotABackbone(f"A backbone is an nn.Module; got {_described(model)}.")
+        raise NotABackbone(f"The model must be an nn.Module; got {_described(model)}.")
     if isinstance(model, torch.jit.ScriptModule):
         raise NotABackbone(
-            "A ScriptModule has no Python code to export; give the nn.Module it was made from."
+            "A ScriptModule has no Python code to export; pass the nn.Module it was made from."
         )
     floating = (p for p in [*model.parameters(), *model.buffers()] if p.is_floating_point())
     like = next(floating, torch.empty(0))
@@ -35,7 +35,7 @@ def as_batch(model: nn.Module, example: Example, images: int = 2) -> Tensor:
 
 
 def image_channels(model: nn.Module) -> int:
-    """How many channels the model takes: those of its first convolution, if they can be colours."""
+    """The number of input channels: that of the first convolution, if plausible for images."""
     first = next((m.in_channels for m in model.modules() if isinstance(m, nn.Conv2d)), 0)
     if 1 <= first <= _COLOURS:
         return first

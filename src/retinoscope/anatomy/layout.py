@@ -1,4 +1,4 @@
-"""Seeing a state as maps (N, C, H, W) with its prefix tokens apart, and back again."""
+"""Views a state as maps (N, C, H, W) and prefix tokens, and converts back."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ class Rearrangement:
     """Split a tensor into factors, reorder them, and join them to ``shape``; and back."""
 
     sizes: tuple[int, ...]
-    """Of the factors in the order in which the model stores them; -1 for the batch."""
+    """The sizes of the factors in storage order; -1 for the batch."""
     order: tuple[int, ...]
     stored: tuple[int, ...]
-    """The shape in which the model stores it; -1 for the dimension that holds the batch."""
+    """The shape in which the model stores it; -1 for the dimension with the batch."""
     shape: tuple[int, ...]
-    """The shape in which it is seen; the batch comes first."""
+    """The shape of the view; the batch comes first."""
 
     def apply(self, raw: Tensor) -> Tensor:
-        """From how it is stored to how it is seen: a view where memory allows, else a copy."""
+        """From the stored shape to the view, without a copy if memory allows."""
         return raw.reshape(self.sizes).permute(self.order).reshape(-1, *self.shape)
 
     def undo(self, seen: Tensor) -> Tensor:
-        """From how it is seen to how it is stored."""
+        """From the view to the stored shape."""
         inverse = [self.order.index(place) for place in range(len(self.order))]
         moved = [self.sizes[place] for place in self.order]
         return seen.reshape(moved).permute(inverse).reshape(self.stored)
@@ -38,16 +38,16 @@ class Rearrangement:
 
 @dataclass(frozen=True)
 class Lens:
-    """How a raw state is seen as maps and prefix tokens."""
+    """How to view a raw state as maps and prefix tokens."""
 
     grid: Grid
     channels: int
     of_maps: Rearrangement
     of_prefix: Rearrangement | None = None
     dimension: int = 1
-    """Along which prefix tokens stand before and behind the others."""
+    """The dimension along which prefix tokens come before and after the others."""
     lengths: tuple[int, int, int] = (0, 0, 0)
-    """How many stand before, in, and behind the grid along that dimension."""
+    """The number of entries before, in, and after the grid along that dimension."""
 
     def maps(self, raw: Tensor) -> Tensor:
         """The state's maps (N, C, H, W)."""
@@ -56,7 +56,7 @@ class Lens:
         return raw if self.grid.layout == "NCHW" else self.of_maps.apply(raw)
 
     def prefix(self, raw: Tensor) -> Tensor | None:
-        """The tokens beside the grid (N, k, C), or None."""
+        """The tokens outside the grid (N, k, C), or None."""
         if self.of_prefix is None:
             return None
         before, _, behind = raw.split(self.lengths, self.dimension)
@@ -73,7 +73,7 @@ class Lens:
 
 
 def lens(axes: Axes) -> Lens | None:
-    """How to see a state whose dimensions mean ``axes`` as maps; None where it has no grid."""
+    """How to view a state with dimensions ``axes`` as maps; None if it has no grid."""
     places = [place for place, d in enumerate(axes) if len(d) == 1 and d[0].role == "t"]
     if len(places) > 1:
         return None
@@ -101,14 +101,14 @@ def lens(axes: Axes) -> Lens | None:
 
 
 def _plain(axes: Axes) -> Lens | None:
-    """The lens of a state without tokens beside its grid."""
+    """The lens of a state without tokens outside its grid."""
     factors = [factor for dimension in axes for factor in dimension]
     places = {role: [i for i, f in enumerate(factors) if f.role == role] for role in "ncyx"}
     if sum(map(len, places.values())) != len(factors) or not places["y"] or not places["x"]:
         return None
     for role in "yx":
         places[role].sort(key=lambda i: -factors[i].stride)
-        several = len(places[role]) > 1  # then a factor of one entry says nothing
+        several = len(places[role]) > 1  # a factor of size 1 carries no information
         kept = [factors[i] for i in places[role] if factors[i].size > 1 or not several]
         joined = join(replace(factor, soft=False) for factor in kept)
         if len(joined) > 1 or not all(factor.stride for factor in joined):
@@ -120,7 +120,7 @@ def _plain(axes: Axes) -> Lens | None:
 
 
 def _arranged(axes: Axes) -> Rearrangement:
-    """Prefix tokens as (N, k, C): those of all windows of an image one behind the other."""
+    """Prefix tokens as (N, k, C), concatenated over all windows of an image."""
     factors = [factor for dimension in axes for factor in dimension]
     batch = [i for i, f in enumerate(factors) if f.role == "n"]
     channels = [i for i, f in enumerate(factors) if f.role == "c"]

@@ -1,7 +1,7 @@
-"""The graph of a model with keys hidden from queries, made from the one that it has without.
+"""Inserts attention masks into the graph of a model.
 
-A mask is put into the graph where it acts when the model runs: before a softmax, or among the
-operands of fused attention. What that gives is what another export would, without its seconds.
+A mask is inserted where it acts when the model runs: before a softmax, or as an operand of fused
+attention. The result is the same as that of another export, which would take seconds.
 """
 
 from __future__ import annotations
@@ -22,16 +22,17 @@ from retinoscope.anatomy.graph.flow import Flow, arguments, operation
 
 @dataclass(frozen=True)
 class Mask:
-    """What is hidden from whom, in one operation of a graph."""
+    """The keys that are hidden from queries in one operation of a graph."""
 
     hidden: Tensor
-    """True where a query may not look; (queries, keys), or as it is broadcast against logits."""
+    """True where a query must not see a key; (queries, keys), or in the shape that broadcasts to
+    logits."""
     node: fx.Node
     """Fused attention, or a softmax."""
 
 
 def masked(found: Dissection, masks: Sequence[Mask]) -> Dissection | None:
-    """The dissection of a model that does the same with masks; None where one does not fit."""
+    """The dissection of the model with masks; None if a mask does not fit."""
     source = found.flow.source
     graph, twins = fx.Graph(), {}
     graph.output(graph.graph_copy(source.graph, twins))
@@ -51,12 +52,12 @@ def masked(found: Dissection, masks: Sequence[Mask]) -> Dissection | None:
 
 
 def read_from(found: Dissection, model: nn.Module, other: nn.Module) -> Dissection:
-    """The same dissection over the parameters and buffers that ``other`` holds under their names.
+    """The same dissection with the parameters and buffers of ``other`` with the same names.
 
     Args:
         found: The dissection of ``model``.
-        model: Whose tensors it reads.
-        other: A copy of it, or one that has more.
+        model: The model whose tensors it reads.
+        other: A copy of it, possibly with more tensors.
     """
     theirs = _tensors(other)
     twins = {id(tensor): theirs.get(name, tensor) for name, tensor in _tensors(model).items()}
@@ -73,7 +74,7 @@ def _tensors(model: nn.Module) -> dict[str, Tensor]:
 
 
 def _put(sheet: Graph, node: fx.Node, hidden: Tensor, number: int) -> bool:
-    """Hide keys in one operation; False where what is there cannot be joined with the mask."""
+    """Mask keys in one operation; False if an existing mask cannot be combined with ours."""
     if operation(node) != FUSED:
         (logits, *rest), fill = node.args, torch.ops.aten.masked_fill.Scalar
         with sheet.graph.inserting_before(node):
@@ -83,7 +84,7 @@ def _put(sheet: Graph, node: fx.Node, hidden: Tensor, number: int) -> bool:
         return True
     given = arguments(node)["attn_mask"]
     if given is not None and given.meta["val"].shape[-2:] != hidden.shape[-2:]:
-        return False  # broadcast: what comes out would have another shape
+        return False  # broadcast: the output would have another shape
     with sheet.graph.inserting_before(node):
         if given is None:
             mask = _constant(sheet, f"seen_{number}", ~hidden)
@@ -109,7 +110,7 @@ def _constant(sheet: Graph, name: str, value: Tensor) -> fx.Node:
 
 
 def _call(sheet: Graph, target: Any, args: tuple[Any, ...], like: Any, beside: fx.Node) -> fx.Node:
-    """A call that gives a tensor like one that is there, in the modules of ``beside``."""
+    """A call whose output is like an existing tensor, in the modules of ``beside``."""
     node = sheet.graph.create_node("call_function", target, args)
     node.meta = copy(beside.meta) | {"val": like.meta["val"]}
     sheet.paths[node] = sheet.paths[beside]

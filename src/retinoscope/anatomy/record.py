@@ -1,9 +1,9 @@
-"""The last dissections, for as long as their models live and stay what they were.
+"""Caches the latest dissections, as long as their models exist and do not change.
 
-An export takes seconds. What a surgery is done by, and what it leaves behind, is read from the
-graph that is known already, unless the model has changed since. Weights may change: graphs read
-the model's own tensors. Only what asks for a known dissection gets one: ``dissect`` and ``replay``
-always look anew.
+An export takes seconds. Surgeries use the graph that is already known, before and after the change,
+unless the model has changed since. Weights may change, because graphs read the model's own tensors.
+Only code that asks for a cached dissection gets one: ``dissect`` and ``replay`` always export
+again.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from retinoscope.anatomy.dissect import Dissection
 
 _LAST = 4
-"""How many are kept: a model before and after a surgery, and one more of each."""
+"""Number of cached dissections: a model before and after a surgery, and one more of each."""
 _DEEP = 3
-"""How far to look into containers and other objects that a module holds."""
+"""How deep to look into containers and other objects of a module."""
 _STORES = ("_parameters", "_buffers")
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
@@ -29,14 +29,14 @@ _kept: list[tuple[ref[nn.Module], Any, Dissection]] = []
 
 
 def remember(model: nn.Module, dissection: Dissection) -> None:
-    """Keep the dissection of a model as it is now; the model may go away, and it goes too."""
+    """Cache the dissection of a model in its current state, as long as the model exists."""
     _forget(model)
     _kept.append((ref(model, _forget_dead), _state(model), dissection))
     del _kept[:-_LAST]
 
 
 def recall(model: nn.Module, image: tuple[int, ...], name: str) -> Dissection | None:
-    """The dissection of this very model, unchanged, for images (C, H, W); None if there is none."""
+    """The cached dissection of this model, if unchanged, for images (C, H, W); else None."""
     for held, state, found in _kept:
         if held() is model and found.anatomy.image == image and state == _state(model):
             return replace(found, anatomy=replace(found.anatomy, model=name))
@@ -52,7 +52,7 @@ def _forget_dead(dead: ref[nn.Module]) -> None:
 
 
 class _Same:
-    """Equal to what stands for the same object; does not keep it alive."""
+    """Compares by the identity of an object, without keeping it alive."""
 
     def __init__(self, thing: Any) -> None:
         self._held = ref(thing)
@@ -65,7 +65,7 @@ class _Same:
 
 
 def _state(model: nn.Module) -> list[Any]:
-    """All that the graph of a model may depend on: its modules, what they hold, and their code."""
+    """Everything that the graph of a model may depend on: modules, their content and code."""
     return [
         (
             path,
@@ -78,11 +78,12 @@ def _state(model: nn.Module) -> list[Any]:
 
 
 def _described(thing: Any, live: bool = False, deep: int = _DEEP) -> Any:
-    """Something that is equal only while ``thing`` is the same, and has the same in it."""
+    """A description that is equal only as long as ``thing`` and its content are the same."""
     if isinstance(thing, _PLAIN):
         return type(thing), thing
     if isinstance(thing, Tensor):
-        # The graph reads parameters and buffers when it runs; of others it may hold the numbers.
+        # The graph reads parameters and buffers when it runs; of other tensors it may contain the
+        # values.
         version = None if live or thing.is_inference() else thing._version
         return _Same(thing), tuple(thing.shape), thing.dtype, thing.device, version
     if deep and isinstance(thing, Mapping):
@@ -91,8 +92,8 @@ def _described(thing: Any, live: bool = False, deep: int = _DEEP) -> Any:
         return type(thing), [_described(value, live, deep - 1) for value in thing]
     try:
         itself = _Same(thing)
-    except TypeError:  # nothing can refer to it weakly
+    except TypeError:  # it cannot be weakly referenced
         itself = id(thing)
     if isinstance(thing, nn.Module | type) or not (deep and hasattr(thing, "__dict__")):
         return itself
-    return itself, _described(vars(thing), live, deep - 1)  # such as a configuration
+    return itself, _described(vars(thing), live, deep - 1)  # for example a configuration

@@ -1,7 +1,8 @@
-"""Running a model unit by unit: states, lesions and suffix runs, exact on any architecture.
+"""Runs a model unit by unit: states, lesions and suffix runs, exact for any architecture.
 
-Because every unit starts and ends at a cut vertex, it is a function of one tensor. So a network is
-a chain of such functions; a lesion exchanges one of them, a suffix run starts in the middle.
+Because every unit starts and ends at a cut vertex, it is a function of one tensor. A network is
+therefore a chain of such functions; a lesion replaces one of them, and a suffix run starts at an
+intermediate state.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ from retinoscope.core.unit import Unit
 
 @dataclass(frozen=True)
 class State:
-    """What the model holds after a unit, as it stores it and as maps."""
+    """The output of the model after a unit, as stored by the model and as maps."""
 
     unit: Unit
     raw: Tensor
     lens: Lens | None
     taps: Mapping[str, tuple[Tensor, ...]] = field(default_factory=dict)
-    """What was asked for of the unit's inside, by name; see :mod:`retinoscope.anatomy.taps`."""
+    """The requested taps inside the unit, by name; see :mod:`retinoscope.anatomy.taps`."""
 
     @property
     def maps(self) -> Tensor:
@@ -41,11 +42,11 @@ class State:
 
     @property
     def prefix(self) -> Tensor | None:
-        """Class, distillation and register tokens (N, k, C); None where there are none."""
+        """Class, distillation and register tokens (N, k, C); None if there are none."""
         return self._lens.prefix(self.raw)
 
     def with_maps(self, maps: Tensor, prefix: Tensor | None = None) -> State:
-        """The same state with other maps; its prefix tokens stay unless others are given."""
+        """The same state with other maps; its prefix tokens stay unless others are passed."""
         tokens = self.prefix if prefix is None else prefix
         for new, old in ((maps, self.maps), (tokens, self.prefix)):
             if new is not None and (old is None or new.shape != old.shape):
@@ -59,23 +60,23 @@ class State:
     def _lens(self) -> Lens:
         if self.lens is None:
             raise WrongInput(
-                f"The state after {self.unit.name!r} has no grid, so it cannot be seen as maps; "
+                f"The state after {self.unit.name!r} has no grid, so it cannot be viewed as maps; "
                 f"its raw shape is {tuple(self.raw.shape)}."
             )
         return self.lens
 
 
 class Replay:
-    """A model as a chain of units that can be stopped, cut and resumed; it shares its weights.
+    """A model as a chain of units that can be stopped, changed and resumed; shares its weights.
 
-    The chain reads the model's own parameters and buffers: weights loaded into the model later
-    are seen here too. A model moved to another device or precision must be taken apart anew.
+    The chain reads the model's own parameters and buffers: weights loaded into the model later are
+    used here too. After moving the model to another device or precision, call :func:`replay` again.
     """
 
     def __init__(
         self, dissection: Dissection, again: Callable[[int], Dissection] | None = None
     ) -> None:
-        self._again = again  # takes the model apart for another number of images
+        self._again = again  # exports the model again for another number of images
         self._others: dict[int, Replay] = {}
         self.anatomy: Anatomy = dissection.anatomy
         self._dissection = dissection
@@ -86,23 +87,23 @@ class Replay:
 
     @cached_property
     def network(self) -> Chain:
-        """The whole chain: what :meth:`__call__` runs."""
+        """The whole chain, which :meth:`__call__` runs."""
         return Chain(self._writer.preamble, [self._writer.segment(p) for p in self._pieces])
 
     @cached_property
     def fingerprint(self) -> str:
-        """Changes when what the network computes does, whatever its weights."""
+        """A hash that changes with what the network computes, independent of its weights."""
         return graph_hash(self._dissection.flow.source)
 
     def parameters(self) -> dict[str, list[nn.Parameter]]:
-        """The model's own parameters by the units that use them first."""
+        """The model's own parameters, by the first unit that uses them."""
         pieces = {unit.name: self._dissection.pieces[unit.name] for unit in self.anatomy}
         return parameters_of_units(self._dissection.flow, pieces)
 
     def multiplied(self) -> dict[nn.Parameter, int]:
-        """The parameters that states are multiplied with, each with its axis of outputs.
+        """The parameters by which states are multiplied, each with its output axis.
 
-        No norms, biases or position tables.
+        Excludes norms, biases and position tables.
         """
         return multiplied_parameters(self._dissection.flow)
 
@@ -111,9 +112,9 @@ class Replay:
         return self.fitting(batch).network(batch)
 
     def walk(self, batch: Tensor, taps: Collection[str] = ()) -> Iterator[State]:
-        """The state after each unit, one at a time, so that none need be kept.
+        """Yield the state after each unit, one at a time, so that none need be kept.
 
-        ``taps`` names what else is wanted of each unit's inside; see :meth:`Sight.tap`.
+        ``taps`` names further values to read inside each unit; see :meth:`Sight.tap`.
         """
         ours = self.fitting(batch)
         if not taps:
@@ -126,7 +127,7 @@ class Replay:
             yield replace(ours._state(unit, raw), taps=inside.made(values))
 
     def _with_taps(self, asked: frozenset[str]) -> tuple[list[UnitTaps], Chain]:
-        """The taps of each unit, and the chain whose segments give what they are made from."""
+        """The taps of each unit, and the chain whose segments output the tensors they need."""
         if asked not in self._tapped:
             lenses = self._dissection.lenses
             tapped = [
@@ -143,7 +144,7 @@ class Replay:
     def states(self, batch: Tensor, inner: bool = False) -> dict[str, State]:
         """The state after every unit by its name, from one forward pass.
 
-        The last one holds the logits. With ``inner``, the states of inner units are there too.
+        The last one is the logits. With ``inner``, the states of inner units are included.
         """
         if not inner:
             return {state.unit.name: state for state in self.walk(batch)}
@@ -178,18 +179,17 @@ class Replay:
         return Chain(self._writer.preamble, segments)
 
     def resume(self, unit: str | Unit, state: State | Tensor) -> Tensor:
-        """The logits that follow from ``state`` after ``unit``; only what comes behind it runs.
+        """The logits that follow from ``state`` after ``unit``; only later units are run.
 
-        ``state`` is one that :meth:`states` gave, changed or not, or a tensor as the model
-        stores it.
+        ``state`` comes from :meth:`states`, changed or not, or is a tensor as the model stores it.
         """
         unit = self._find(unit)
         place = self._place(unit)
         if unit not in self.anatomy.units:
             raise WrongInput(
                 f"{unit.name!r} is an inner unit of {self.anatomy.units[place].name!r}: other "
-                "paths lead past it, so its state does not determine what follows. Resume from "
-                "the outer one."
+                "paths bypass it, so its state does not determine the output. Resume from the "
+                "outer unit."
             )
         raw = state.raw if isinstance(state, State) else state
         for ours in (self, *self._others.values()):
@@ -204,9 +204,9 @@ class Replay:
     def lesions(
         self, batch: Tensor, units: Iterable[str | Unit] | None = None
     ) -> Iterator[tuple[Unit, Tensor]]:
-        """For each residual unit in turn, the logits without it; all of them if none is named.
+        """Yield each residual unit with the logits without it. Default: all residual units.
 
-        Removing the last units costs little: each run starts from the state before its unit.
+        Removing the last units is cheap: each run starts from the state before its unit.
         """
         ours = self.fitting(batch)
         chosen = ours.anatomy.where(residual=True) if units is None else map(ours._find, units)
@@ -222,14 +222,14 @@ class Replay:
             yield unit, chain.finish(lesioned, place + 1, images, shared)
 
     def _lesioned(self, unit: Unit) -> fx.GraphModule:
-        """The segment in which the unit lies, with the unit's output replaced by its skip."""
+        """The segment that contains the unit, with the unit's output replaced by its skip."""
         if unit.name not in self._without:
             step = self._dissection.pieces[unit.name].residual
             if not unit.residual or step is None or step.skip is None:
                 removable = [u.name for u in self.anatomy.walk() if u.residual]
                 raise NotResidual(
-                    f"{unit.name!r} of {self.anatomy.model} is not residual: nothing could take "
-                    "the place of its output. Units that can be removed: "
+                    f"{unit.name!r} of {self.anatomy.model} is not residual, so no skip "
+                    "connection can replace its output. Units that can be removed: "
                     f"{', '.join(removable) or 'none'}."
                 )
             piece = self._pieces[self._place(unit)]
@@ -241,7 +241,7 @@ class Replay:
         return self.anatomy[unit if isinstance(unit, str) else unit.name]
 
     def _place(self, unit: Unit) -> int:
-        """The place in the chain of the unit, or of the outer unit that it lies in."""
+        """The index in the chain of the unit, or of the outer unit that contains it."""
         outer = (u.name for u in self.anatomy if unit.name in {p.name for p in _with_inner(u)})
         return [u.name for u in self.anatomy].index(next(outer))
 
@@ -250,14 +250,14 @@ class Replay:
 
     @property
     def _limit(self) -> str | None:
-        """What the model's code says about the number of images, if anything."""
+        """The limit on the number of images in the model's code, if any."""
         source = self._dissection.flow.source
         if source.batch is not None:
             return f"is for {source.batch} images at a time"
         return None if source.most is None else f"is for {source.most} images at most"
 
     def fitting(self, batch: Tensor) -> Replay:
-        """This chain, or one made for as many images, where the model's code depends on that."""
+        """This chain, or one for this number of images if the model's code depends on it."""
         self._check(batch)
         source, images = self._dissection.flow.source, len(batch)
         if images == source.batch or (source.batch is None and images <= (source.most or images)):
@@ -272,16 +272,17 @@ class Replay:
         if tuple(batch.shape[1:]) != self.anatomy.image:
             expected, got = ("×".join(map(str, s)) for s in (self.anatomy.image, batch.shape[1:]))
             raise WrongInput(
-                f"{self.anatomy.model} was taken apart for images of {expected}; got {got}. "
-                "Take it apart anew for this size."
+                f"The anatomy of {self.anatomy.model} was read for images of {expected}; got "
+                f"{got}. Call dissect or replay again for this size."
             )
         if batch.dtype != (expected := self._dissection.flow.source.image.meta["val"].dtype):
             raise WrongInput(
-                f"{self.anatomy.model} was taken apart in {expected}; got images in {batch.dtype}."
+                f"The anatomy of {self.anatomy.model} was read in {expected}; got images in "
+                f"{batch.dtype}. Convert the images or the model."
             )
 
     def _images_in(self, place: int, raw: Tensor) -> int | None:
-        """How many images a raw state holds; None where it is no state of this unit."""
+        """The number of images in a raw state; None if it is not a state of this unit."""
         flow, exit = self._dissection.flow, self._pieces[place].exit
         fixed, most = flow.source.batch, flow.source.most
         if fixed is not None:
@@ -301,7 +302,7 @@ class _Fitted(nn.Module):
     def __init__(self, replay: Replay, unit: Unit, lesioned: nn.Module) -> None:
         super().__init__()
         self.replay, self.unit = replay, unit
-        self.lesioned = lesioned  # for its parameters
+        self.lesioned = lesioned  # registers its parameters
 
     def forward(self, batch: Tensor) -> Tensor:
         ours = self.replay.fitting(batch)
@@ -316,9 +317,9 @@ def replay(
     name: str | None = None,
     before: nn.Module | None = None,
 ) -> Replay:
-    """Take ``model`` apart and keep the parts ready to run; arguments as for ``dissect``.
+    """Split ``model`` into units that can be run; the arguments are those of ``dissect``.
 
-    ``before`` is done to the images first, such as their normalisation, as part of the stem.
+    ``before`` is applied to the images first, such as normalisation, as part of the stem.
     """
 
     def again(images: int) -> Dissection:

@@ -1,8 +1,8 @@
-"""Where in a model's tree of modules its units can be reached: what surgery needs to know.
+"""Finds the modules of a model that correspond to its units, for use by surgeries.
 
-The graph says which operations a unit is made of, and each operation lies in modules. From that it
-follows which module takes the unit's input to its output, which one gives the state behind it, and
-which ones are its learned maps. Nothing is guessed: a place that is no module's is not found.
+The graph shows which operations a unit consists of, and which modules contain each operation. This
+determines which module maps the unit's input to its output, which one outputs the state after it,
+and which ones are its learned maps. Nothing is guessed: if no module corresponds, none is returned.
 """
 
 from __future__ import annotations
@@ -28,44 +28,44 @@ LEARNED = {Fact.CONV, Fact.LINEAR, Fact.TOKEN_MIXING}
 
 @dataclass(frozen=True)
 class Storage:
-    """Where positions and channels lie in a tensor of the model."""
+    """The dimensions of positions and channels in a tensor of the model."""
 
     positions: tuple[int, ...]
-    """The dimensions that hold nothing but positions: rows, columns, tokens beside the grid."""
+    """The dimensions that contain only positions: rows, columns, tokens outside the grid."""
     channel: int
     before: int = 0
-    """How many tokens stand in front of the grid, along the only dimension of positions."""
+    """The number of tokens before the grid, along the only dimension of positions."""
     behind: int = 0
 
 
 @dataclass(frozen=True)
 class LearnedMap:
-    """A convolution or linear map that is a module of its own."""
+    """A convolution or linear map that is a separate module."""
 
     module: str
     node: fx.Node
     entry: fx.Node
-    """What it is applied to."""
+    """The node that it is applied to."""
     takes: Storage | None
-    """How its input is stored; None where an image's positions are spread over other dimensions."""
+    """How its input is stored; None if an image's positions are spread over other dimensions."""
     gives: Storage | None
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a state can be caught: behind the module that gives it, or before one that takes it."""
+    """Where a state can be changed: after the module that outputs it, or before one taking it."""
 
     module: str
     side: Literal["before", "after"]
 
 
 class Sites:
-    """The places of a dissection.
+    """Finds the modules of a dissection's units, states and learned maps.
 
     Args:
-        dissection: The model, taken apart.
-        aliased: Paths of modules that the model holds under several names.
-        grafted: Paths of modules onto which other parts were put.
+        dissection: The dissection of the model.
+        aliased: Paths of modules that the model contains under several names.
+        grafted: Paths of modules to which parts were added.
     """
 
     def __init__(
@@ -76,7 +76,8 @@ class Sites:
         graph = self.flow.source
         self._grafted = frozenset(grafted)
         self._shared = {*aliased, *_called_again(graph)}
-        """What is done to such a module is done in several places, so it is none of ours."""
+        """Modules that occur several times; changing one would change several units, so they are
+        not used."""
         live = set(ancestors(self.flow, graph.logits, set()))
         self._inside: dict[str, list[fx.Node]] = {}
         for node in self.flow.dependent:
@@ -92,13 +93,13 @@ class Sites:
         return self.flow.source.paths[node]
 
     def storage(self, node: fx.Node) -> Storage | None:
-        """How a tensor is stored; None where positions share a dimension with batch or channels."""
+        """How a tensor is stored; None if positions share a dimension with batch or channels."""
         return _storage(self.dissection.meaning[node].axes)
 
     def whole(self, unit: Unit) -> tuple[str, ...]:
-        """The modules, one behind the other, that take the unit's input to its output.
+        """The modules that, in sequence, map the unit's input to its output.
 
-        Empty where some of its work is done outside of any such module.
+        Empty if some of its work is done outside of any such module.
         """
         piece = self.piece(unit)
         chain = self._chain(piece.nodes)
@@ -116,7 +117,7 @@ class Sites:
         return (max(around, key=lambda path: path.count(".")),) if around else chain
 
     def _chain(self, nodes: Sequence[fx.Node]) -> tuple[str, ...]:
-        """Neighbouring modules that do all of ``nodes`` in turn; empty where there are none."""
+        """Consecutive modules that do all of ``nodes`` in order; empty if there are none."""
         within, chain = set(nodes), []
         for node in nodes:
             if any(node in self._inside[path] for path in chain):
@@ -132,21 +133,21 @@ class Sites:
         return tuple(chain) if chain and self._input(chain[0]) is not None else ()
 
     def _input(self, path: str) -> fx.Node | None:
-        """The only tensor made from the image that a module takes; None where it takes several."""
+        """The only tensor computed from the image that a module takes; None if it takes several."""
         inside = set(self._inside[path])
         taken = {n for node in inside for n in self.flow.inputs(node) if n not in inside}
         return taken.pop() if len(taken) == 1 else None
 
     def shape_given(self, path: str) -> tuple[int, ...]:
-        """The shape of the tensor that a module gives, for two images."""
+        """The shape of the tensor that a module returns, for two images."""
         return self.flow.shape(self._inside[path][-1], 2)
 
     def giving(self, unit: Unit) -> tuple[Place, ...]:
-        """Where the state after a unit can be caught; empty where it is in no module's hands."""
+        """Where the state after a unit can be changed; empty if no module outputs or takes it."""
         return self.places(self.piece(unit).exit)
 
     def places(self, state: fx.Node) -> tuple[Place, ...]:
-        """Behind the deepest module that gives ``state``, else before all modules that take it."""
+        """After the deepest module that outputs ``state``, else before all modules that take it."""
         for path in reversed(self.paths(state)):
             if path not in self._shared and self._inside[path][-1] is state:
                 return (Place(path, "after"),)
@@ -157,24 +158,24 @@ class Sites:
             if not taking:
                 return ()
             takers[user] = taking[-1]
-        # What is done before a block is also done before the norm that opens it.
+        # A change before a block also acts before the norm at its start.
         outermost = [
             next(path for path in self.paths(user) if path in takers.values()) for user in takers
         ]
         return tuple(Place(path, "before") for path in dict.fromkeys(outermost))
 
     def learned(self, unit: Unit) -> list[LearnedMap | None]:
-        """The learned maps along the longest way through the unit, in the order of execution.
+        """The learned maps along the longest path through the unit, in the order of execution.
 
-        An entry is None where the map is no module of its own.
+        An entry is None if the map is not a separate module.
         """
         return [self.as_map(node) for node in self.learned_nodes(unit)]
 
     def learned_nodes(self, unit: Unit) -> list[fx.Node]:
-        """The same as operations, whether they are modules or not.
+        """The same as nodes, whether they are separate modules or not.
 
-        The way with most learned maps is the branch that does the work, rather than a projection
-        beside it or a gate.
+        The path with the most learned maps is the main branch, rather than a parallel projection or
+        a gate.
         """
         piece = self.piece(unit)
         length: dict[fx.Node, int] = {piece.entry: 0}
@@ -192,7 +193,7 @@ class Sites:
         return [node for node in reversed(way) if self.is_learned(node)]
 
     def as_map(self, node: fx.Node) -> LearnedMap | None:
-        """The learned map at ``node``, if a module does that and no other work."""
+        """The learned map at ``node``, if a module does exactly that."""
         for path in reversed(self.paths(node)):
             inside = self._inside[path]
             entry = self._input(path)
@@ -205,7 +206,7 @@ class Sites:
         return None
 
     def _ends(self, inside: Sequence[fx.Node], node: fx.Node) -> bool:
-        """Whether what a module gives is the outcome of ``node``, with a bias or so added to it."""
+        """Whether the output of a module is that of ``node``, up to a bias or similar."""
         while node is not inside[-1]:
             users = self.flow.users(node)
             if len(users) != 1 or len(self.flow.inputs(users[0])) > 1:
@@ -216,7 +217,7 @@ class Sites:
         return True
 
     def beside(self, found: LearnedMap, unit: Unit) -> list[LearnedMap | None]:
-        """All learned maps of the unit that are applied to the same tensor, ``found`` included."""
+        """All learned maps of the unit that are applied to the same tensor, including ``found``."""
         maps = {n: self.as_map(n) for n in self.piece(unit).nodes if self.is_learned(n)}
         return [
             map_
@@ -225,14 +226,14 @@ class Sites:
         ]
 
     def onward(self, node: fx.Node) -> Iterator[fx.Node]:
-        """A tensor, and what it becomes as long as its entries are only moved about."""
+        """A tensor, and its later versions as long as its entries are only moved."""
         yield node
         while len(users := self.flow.users(node)) == 1 and self._only_moves(users[0]):
             (node,) = users
             yield node
 
     def origin(self, node: fx.Node) -> fx.Node:
-        """The tensor that a node was before its entries were moved about."""
+        """The tensor that a node was before its entries were moved."""
         while self._only_moves(node):
             (node,) = self.flow.inputs(node)
         return node
@@ -245,7 +246,7 @@ class Sites:
         return prod(self.flow.shape(before)) == prod(self.flow.shape(node))
 
     def is_learned(self, node: fx.Node) -> bool:
-        """Whether an operation mixes channels or positions by learned weights."""
+        """Whether an operation mixes channels or positions with learned weights."""
         return bool(self.dissection.facts[node] & LEARNED)
 
 
@@ -263,7 +264,7 @@ def _called_again(graph: Graph) -> Iterator[str]:
 def _storage(axes: Axes) -> Storage | None:
     roles = [roles_of(dimension) for dimension in axes]
     positions = tuple(place for place, found in enumerate(roles) if found & set("yxpt"))
-    # Behind a matrix of one's own the channels are the only dimension that nothing is known of.
+    # After a learned matrix, the channels are the only dimension of unknown meaning.
     channels = [p for p, found in enumerate(roles) if found == {"c"}] or [
         p for p, found in enumerate(roles) if found == {"?"}
     ]

@@ -1,8 +1,8 @@
-"""Taps: what can be seen inside a unit while it runs, put into an order that says who is who.
+"""Taps: values inside a unit that can be read while it runs, in a uniform layout.
 
-An attention gives its queries, keys, values and weights per head; a residual unit its branch. Where
-they stand in the graph is known from what the dimensions of each tensor mean, so windows that were
-folded into the batch are unfolded again, and heads are heads whatever the model's own order.
+An attention provides its queries, keys, values and weights per head; a residual unit its branch.
+The meaning of each tensor's dimensions determines their layout: windows that were folded into the
+batch are unfolded again, and heads are identified whatever the model's own order.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _PRODUCTS = {"matmul", "bmm", "mm"}
 
 @dataclass(frozen=True)
 class _Fold:
-    """How a tensor becomes (N, windows, heads, rows, columns)."""
+    """How to rearrange a tensor to (N, windows, heads, rows, columns)."""
 
     sizes: tuple[int, ...]
     order: tuple[int, ...]
@@ -38,13 +38,13 @@ class _Fold:
 
 @dataclass(frozen=True)
 class _Source:
-    """The nodes from which one tap of a unit is made, and how."""
+    """The nodes from which one tap of a unit is computed, and how."""
 
     name: str
     nodes: tuple[fx.Node, ...]
     fold: _Fold | None = None
     attention: Attention | None = None
-    """Where the weights are made inside a fused operation."""
+    """Used if the weights are computed inside a fused operation."""
     lens: Lens | None = None
 
     def made(self, known: Mapping[fx.Node, Tensor]) -> Tensor:
@@ -59,12 +59,12 @@ class _Source:
             if self.attention is None
             else measured_weights(self.attention, known)
         )
-        assert self.fold is not None  # all but the branch are folded
+        assert self.fold is not None  # all taps except the branch are folded
         return self.fold.apply(tensor)
 
 
 class UnitTaps:
-    """The taps of one unit that were asked for, as far as it has them."""
+    """The requested taps of one unit, as far as it has them."""
 
     def __init__(
         self, dissection: Dissection, piece: Piece, lens: Lens | None, asked: Collection[str]
@@ -76,7 +76,7 @@ class UnitTaps:
         self.nodes = list(dict.fromkeys(node for one in self.sources for node in one.nodes))
 
     def made(self, values: Sequence[Tensor]) -> dict[str, tuple[Tensor, ...]]:
-        """The taps by name from what the nodes hold, in their order."""
+        """The taps by name, from the values of the nodes, in order."""
         known = dict(zip(self.nodes, values, strict=True))
         found: dict[str, tuple[Tensor, ...]] = {}
         for source in self.sources:
@@ -109,7 +109,7 @@ def _attention_sources(
 
 
 def _operands(dissection: Dissection, attention: Attention) -> dict[str, fx.Node]:
-    """Queries, keys and values; the first two only where one product makes the logits."""
+    """Queries, keys and values; the first two only if a single product computes the logits."""
     if attention.weights is None:
         given = arguments(attention.node)
         return {"queries": given["query"], "keys": given["key"], "values": given["value"]}
@@ -127,7 +127,7 @@ def _operands(dissection: Dissection, attention: Attention) -> dict[str, fx.Node
 
 
 def _logit_products(dissection: Dissection, attention: Attention) -> list[fx.Node]:
-    """The products of two states that the softmax reads, through whatever is done between."""
+    """The products of two states that the softmax reads, through operations in between."""
     found, seen = [], set()
     waiting = [n for softmax in attention.softmaxes for n in dissection.flow.inputs(softmax)]
     while waiting:
@@ -166,7 +166,7 @@ def _fold(axes: Axes) -> _Fold | None:
 
 
 def _folded(axes: Axes, rows: int, columns: int) -> _Fold | None:
-    """Images first, then windows, heads, and the two dimensions that are named."""
+    """Images first, then windows, heads, and the two named dimensions."""
     factors = [(place, factor) for place, dimension in enumerate(axes) for factor in dimension]
     groups: list[list[int]] = [[], [], [], [], []]
     for index, (place, factor) in enumerate(factors):

@@ -1,4 +1,4 @@
-"""Parts of an exported graph as modules of their own, and the chain that runs them."""
+"""Converts parts of an exported graph into modules, and runs them as a chain."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from retinoscope.core.errors import NotExportable
 
 
 class Chain(nn.Module):
-    """Segments of a graph run one after the other."""
+    """Segments of a graph that are run one after the other."""
 
     def __init__(self, preamble: fx.GraphModule, segments: Iterable[nn.Module]) -> None:
         super().__init__()
@@ -30,11 +30,11 @@ class Chain(nn.Module):
         return self.finish(batch, 0, len(batch), self.constants(len(batch)))
 
     def constants(self, images: int) -> Sequence[Tensor]:
-        """What several segments need and no image changes, computed once."""
+        """Values that several segments need and that do not depend on the image, computed once."""
         return self.preamble(images)
 
     def walk(self, batch: Tensor) -> Iterator[Tensor]:
-        """The raw state after each segment."""
+        """Yield the raw state after each segment."""
         images = len(batch)
         shared = self.constants(images)
         for segment in self.segments:
@@ -42,7 +42,7 @@ class Chain(nn.Module):
             yield batch
 
     def walk_all(self, batch: Tensor) -> Iterator[Sequence[Tensor]]:
-        """For segments with several outputs: all of them, the state itself first."""
+        """For segments with several outputs: yield all of them, the state itself first."""
         images = len(batch)
         shared = self.constants(images)
         outputs: Sequence[Tensor] = (batch,)
@@ -51,7 +51,7 @@ class Chain(nn.Module):
             yield outputs
 
     def resume(self, place: int, state: Tensor, images: int) -> Tensor:
-        """The logits that follow from the state after the segment at ``place``."""
+        """The logits that follow from the state after the segment at index ``place``."""
         return self.finish(state, place + 1, images, self.constants(images))
 
     def finish(self, state: Tensor, start: int, images: int, shared: Sequence[Tensor]) -> Tensor:
@@ -62,7 +62,7 @@ class Chain(nn.Module):
 
 
 class Writer:
-    """Writes parts of the exported graph as modules of their own."""
+    """Converts parts of the exported graph into modules."""
 
     def __init__(self, flow: Flow, pieces: Sequence[Piece]) -> None:
         self.source = flow.source
@@ -110,7 +110,7 @@ class _Sheet:
                 self.written[node] = self.graph.placeholder(f"shared_{place}")
 
     def module(self, outputs: fx.Node | Sequence[fx.Node]) -> fx.GraphModule:
-        """The finished module, which gives ``outputs``."""
+        """The finished module, which returns ``outputs``."""
         several = not isinstance(outputs, fx.Node)
         wanted = list(outputs) if several else [outputs]
         for node in self._needed(wanted):
@@ -123,7 +123,7 @@ class _Sheet:
         return self.swapped.get(node, node)
 
     def _needed(self, wanted: Sequence[fx.Node]) -> list[fx.Node]:
-        """Everything to be written, in the order of execution."""
+        """Every node to write, in the order of execution."""
         waiting, found = [self._swap(node) for node in wanted], set()
         while waiting:
             node = waiting.pop()
@@ -150,14 +150,14 @@ class _Sheet:
                 self.written[node] = self.graph.call_function(operator.mul, (self.images, slope))
         elif node.op == "placeholder":
             raise NotExportable(
-                f"The graph reads {node.name!r} again behind a state that should determine all "
-                "that follows. This is a fault of retinoscope, not of yours: please report it."
+                f"The graph reads {node.name!r} again after a state that should determine "
+                "everything that follows. This is a bug in retinoscope: please report it."
             )
         else:
             self.written[node] = self.graph.node_copy(node, lambda n: self.written[self._swap(n)])
 
     def _slope(self, node: fx.Node) -> int | None:
-        """How a size grows with the number of images, where it is proportional to it."""
+        """How a size grows with the number of images, if it is proportional to it."""
         value = node.meta["val"]
         if isinstance(value, int):
             return 0

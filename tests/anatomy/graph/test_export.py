@@ -61,7 +61,7 @@ def test_model_output_of_transformers():
 
 def test_several_candidates_are_asked_for():
     model = Answering(lambda logits, maps: {"a": logits, "b": logits + 1})
-    with pytest.raises(WrongOutput, match=re.escape("a (N, 5), b (N, 5). Say which: output='a'")):
+    with pytest.raises(WrongOutput, match=re.escape("a (N, 5), b (N, 5). Select one: output='a'")):
         dissect(model, 16)
     assert len(dissect(model, 16, output="b")) == 2
     with pytest.raises(WrongOutput, match=r"no entry 'c'. It has: a \(N, 5\), b"):
@@ -130,7 +130,7 @@ def test_modules_that_are_no_backbones():
         dissect(nn.Embedding(5, 5), 16)
     with pytest.raises(NotABackbone, match="cannot be called with a batch of images alone"):
         dissect(nn.MultiheadAttention(4, 1), 16)
-    with pytest.raises(NotABackbone, match="Between image and answer the model does nothing"):
+    with pytest.raises(NotABackbone, match="The model's output is its input"):
         dissect(nn.Identity(), 16)
 
 

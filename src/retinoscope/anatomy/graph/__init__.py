@@ -1,1 +1,1 @@
-"""First: any model → the functional graph of what it computes, and how data flows through it."""
+"""Step 1: exports any model as a functional graph, and describes its data flow."""

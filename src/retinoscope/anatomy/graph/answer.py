@@ -1,4 +1,4 @@
-"""Which tensor of a model's answer holds the logits."""
+"""Finds the tensor of a model's output that contains the logits."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from retinoscope.core.errors import NotABackbone, WrongOutput
 
 
 def choose_logits(answer: Any, output: str | None = None) -> Tensor:
-    """The one tensor in ``answer`` that holds the logits.
+    """The tensor in ``answer`` that contains the logits.
 
-    A tensor is itself the answer. In a dict, tuple or ModelOutput the entry called ``output`` is
-    taken; without one, ``logits``, or the only entry of shape (N, K), or the only tensor.
+    A tensor is returned unchanged. In a dict, tuple or ModelOutput, the entry ``output`` is used;
+    if it is None, ``logits``, or the only entry of shape (N, K), or the only tensor.
 
     Example:
         >>> import torch
@@ -26,8 +26,8 @@ def choose_logits(answer: Any, output: str | None = None) -> Tensor:
     entries = dict(_entries(answer))
     if not entries:
         raise NotABackbone(
-            f"The model returns {type(answer).__name__}, in which there is no tensor. "
-            "A backbone turns a batch of images into a tensor."
+            f"The model returns {type(answer).__name__}, which contains no tensor. A backbone "
+            "must return a tensor for a batch of images."
         )
     shapes = ", ".join(f"{name} ({_sizes(entry)})" for name, entry in entries.items())
     if output is not None:
@@ -43,14 +43,14 @@ def choose_logits(answer: Any, output: str | None = None) -> Tensor:
         if len(candidates) == 1:
             return candidates[0]
     raise WrongOutput(
-        f"The model returns several tensors, and which are the logits is not clear: {shapes}. "
-        f"Say which: output={next(iter(entries))!r} in Python, --output {next(iter(entries))} "
-        "on the command line."
+        f"The model returns several tensors, and it is not clear which are the logits: {shapes}. "
+        f"Select one: output={next(iter(entries))!r} in Python, --output {next(iter(entries))} on "
+        "the command line."
     )
 
 
 def _sizes(entry: Tensor) -> str:
-    """A shape in which the number of images is called N."""
+    """A shape in which the number of images is written as N."""
     return ", ".join(["N", *map(str, entry.shape[1:])][: entry.ndim])
 
 

@@ -1,8 +1,8 @@
-"""Any model in eval mode → its functional ATen graph, with a dynamic batch.
+"""Exports any model in eval mode as a functional ATen graph with a dynamic batch size.
 
 The graph is what ``torch.export`` gives (training IR: ``conv2d``, ``linear`` and ``softmax`` stay
-whole), with in-place operations replaced by their functional twins, so that no state that was
-kept can be overwritten later.
+whole), with in-place operations replaced by their functional versions, so that stored states cannot
+be overwritten later.
 """
 
 from __future__ import annotations
@@ -31,28 +31,28 @@ from retinoscope.core.errors import (
 )
 
 _MANY = 2**31
-"""No batch is larger; torch writes other numbers for infinity."""
+"""Upper limit of the batch size; torch uses special numbers for infinity."""
 
 
 @dataclass
 class Graph:
-    """A functional graph from ``image`` to ``logits``, and the live tensors it reads."""
+    """A functional graph from ``image`` to ``logits``, and the live tensors that it reads."""
 
     graph: fx.Graph
     image: fx.Node
     logits: fx.Node
     constants: dict[fx.Node, Any]
-    """Parameters, buffers and other constants, by the node that stands for them."""
+    """Parameters, buffers and other constants, by their nodes."""
     most: int | None = None
-    """The largest number of images for which the graph is true; None if there is none."""
+    """The largest number of images for which the graph is valid; None if unlimited."""
     parameters: set[fx.Node] = field(default_factory=set)
-    """Those of the constants that are learned."""
+    """The constants that are learned parameters."""
     paths: dict[fx.Node, tuple[str, ...]] = field(default_factory=dict)
     """Module paths around each operation, outermost first, without the root."""
 
     @property
     def batch(self) -> int | None:
-        """The number of images the graph is fixed to, or None where any number will do."""
+        """The number of images that the graph is fixed to; None if any number is valid."""
         size = self.image.meta["val"].shape[0]
         if isinstance(size, int):
             return size
@@ -66,14 +66,14 @@ def export(
     images: int = 2,
     before: nn.Module | None = None,
 ) -> Graph:
-    """The graph of ``model`` on images like ``example``; the model is left as it was.
+    """The graph of ``model`` for images like ``example``; the model is not modified.
 
     Args:
         model: Any module that takes a batch of images as its first argument.
         example: A batch (N, C, H, W), or an image size.
-        output: Which entry of a dict or tuple output holds the logits; found if not given.
-        images: How many to make the graph with. With one, it would hold for one only.
-        before: What is done to the images first, such as their normalisation; part of the graph.
+        output: The entry of a dict or tuple output with the logits. Default: detected.
+        images: Number of images for the export. With one, the graph would be valid for one only.
+        before: Applied to the images first, such as normalisation; part of the graph.
     """
     image = as_batch(model, example, images)
     chooser = _Chooser(model, output, before)
@@ -89,7 +89,7 @@ def export(
 
 
 class _Chooser(nn.Module):
-    """The model between what is done to its images first and the choice of its logits."""
+    """The model with its preprocessing before it and the choice of its logits after it."""
 
     def __init__(self, model: nn.Module, output: str | None, before: nn.Module | None) -> None:
         super().__init__()
@@ -105,10 +105,10 @@ class _Chooser(nn.Module):
 
 
 def _try(model: nn.Module, chooser: nn.Module, image: Tensor) -> None:
-    """Run the model once: what it refuses itself, torch.export need not be asked about.
+    """Run the model once, so that its own errors are found before torch.export.
 
     This also fills caches outside the model with real tensors, where export would otherwise leave
-    the stand-ins that it works with.
+    its fake tensors.
     """
     with at_rest(model):
         try:
@@ -129,17 +129,17 @@ def _refused(model: nn.Module, image: Tensor, error: Exception) -> RetinoscopeEr
     if own and tuple(own[1:]) != tuple(image.shape[2:]):
         return WrongInput(
             f"{name} does not accept images of {shape}: {text} Its own size is "
-            f"{'×'.join(map(str, own))}: use --size {own[-1]}, or build it for another size if it "
-            f"can be (MODEL:img_size={image.shape[-1]})."
+            f"{'×'.join(map(str, own))}: use --size {own[-1]}, or build it for another size if "
+            f"possible (MODEL:img_size={image.shape[-1]})."
         )
     if isinstance(error, TypeError) and "argument" in str(error):
         return NotABackbone(
-            f"{name} cannot be called with a batch of images alone: {text} "
-            "Wrap it in a module whose forward takes one tensor (N, C, H, W)."
+            f"{name} cannot be called with only a batch of images: {text} Wrap it in a module "
+            "whose forward takes one tensor (N, C, H, W)."
         )
     return WrongInput(
-        f"{name} does not accept images of {shape}: {text} Try another size (--size), "
-        f"give a batch as it expects it, or check that it is a network for images."
+        f"{name} does not accept images of {shape}: {text} Try another size (--size), pass a "
+        "batch of the expected shape, or check that it is an image network."
     )
 
 
@@ -147,10 +147,10 @@ def _not_exportable(model: nn.Module, error: Exception) -> NotExportable:
     frame = _own_frame(error)
     return NotExportable(
         f"{type(model).__name__} cannot be exported as a graph: torch.export stops at "
-        f"`{frame.line}` ({frame.filename}:{frame.lineno}): {first_line(error)} The way out: write "
-        "that line without a choice that depends on the values of the image (torch.where instead "
-        "of if, a fixed shape instead of a computed one), or take apart the part of the model that "
-        "exports."
+        f"`{frame.line}` ({frame.filename}:{frame.lineno}): {first_line(error)} Rewrite that line "
+        "without control flow that depends on the values of the image (torch.where instead of if, "
+        "a fixed shape instead of a computed one), or analyse only the part of the model that can "
+        "be exported."
     )
 
 
@@ -163,7 +163,7 @@ def _own_frame(error: Exception) -> traceback.FrameSummary:
 
 
 def _graph(program: ExportedProgram) -> Graph:
-    """The program's graph, its constants beside it."""
+    """The program's graph, with its constants."""
     signature = program.graph_signature
     names = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
     constants: dict[fx.Node, Any] = {}
@@ -180,7 +180,10 @@ def _graph(program: ExportedProgram) -> Graph:
     (returned,) = next(iter(reversed(program.graph.nodes))).args
     logits = cast(Sequence[Any], returned)[-1]
     if image is None or not isinstance(logits, fx.Node):
-        raise NotABackbone("The model's answer does not depend on the image.")
+        raise NotABackbone(
+            "The model's output does not depend on the image. Check that its forward uses its "
+            "input."
+        )
     learned = {node for node, value in constants.items() if isinstance(value, nn.Parameter)}
     paths = {node: _module_paths(node) for node in program.graph.nodes}
     most = [int(r.upper) for r in program.range_constraints.values() if r.upper < _MANY]

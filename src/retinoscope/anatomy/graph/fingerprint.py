@@ -1,4 +1,4 @@
-"""What a network computes, as a hash: the same weights in other code are another network."""
+"""A hash of what a network computes: the same weights in different code are another network."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _ADDRESS = re.compile(r"0x[0-9a-f]+")
 
 
 def graph_hash(graph: Graph) -> str:
-    """Of all operations with their arguments, and of constants that are no parameters.
+    """A hash of all operations with their arguments, and of constants that are not parameters.
 
-    Parameters and buffers count by their shapes only; their values change in training.
+    Only the shapes of parameters and buffers are included; their values change in training.
     """
     digest = hashlib.sha256()
     places = {node: place for place, node in enumerate(graph.graph.nodes)}

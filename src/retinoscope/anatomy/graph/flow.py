@@ -1,8 +1,8 @@
-"""The data flow of a graph: what depends on the image, and through which operands.
+"""The data flow of a graph: which nodes depend on the image, and through which operands.
 
-With a dynamic batch, nodes that hold sizes link the image to every later ``view``. They carry no
-data; neither does the operand of ``reshape_as`` that only lends its shape. Unless such edges are
-left out, a ViT is one single unit.
+With a dynamic batch, nodes that contain sizes link the image to every later ``view``. They carry no
+data; neither does the operand of ``reshape_as`` that only provides its shape. Unless such edges are
+ignored, a ViT is a single unit.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from torch._ops import OpOverload
 from retinoscope.anatomy.graph.export import Graph
 
 BATCH = 10007
-"""Stands for the number of images where sizes are compared: a prime larger than any other size."""
+"""The number of images when sizes are compared: a prime larger than any other size."""
 
-_LENDS_SHAPE = {  # operation → place of the operand whose values are not read
+_LENDS_SHAPE = {  # operation → index of the operand whose values are not read
     "reshape_as": 1, "view_as": 1, "expand_as": 1, "type_as": 1, "resize_as": 1,
     "zeros_like": 0, "ones_like": 0, "full_like": 0, "empty_like": 0, "rand_like": 0,
     "new_zeros": 0, "new_ones": 0, "new_full": 0, "new_empty": 0,
@@ -37,7 +37,7 @@ def operation(node: fx.Node) -> str:
 
 
 def arguments(node: fx.Node) -> Mapping[str, Any]:
-    """The arguments of a call by the names that the operation's schema gives them."""
+    """The arguments of a call, by their names in the operation's schema."""
     if not isinstance(node.target, OpOverload):
         return dict(enumerate(node.args)) | dict(node.kwargs)  # type: ignore[return-value]
     schema = node.target._schema.arguments
@@ -48,13 +48,13 @@ def arguments(node: fx.Node) -> Mapping[str, Any]:
 
 @dataclass
 class Flow:
-    """A graph seen as a flow of data from the image to the logits."""
+    """A graph viewed as a flow of data from the image to the logits."""
 
     source: Graph
     shapes: dict[tuple[fx.Node, int], tuple[int, ...]] = field(default_factory=dict)
 
     def data_inputs(self, node: fx.Node) -> list[fx.Node]:
-        """The operands whose values (not only sizes) the node reads, without repeats."""
+        """The operands whose values (not only sizes) the node reads, without duplicates."""
         lender = _LENDS_SHAPE.get(operation(node)) if node.op == "call_function" else None
         skipped = node.args[lender] if lender is not None and lender < len(node.args) else None
         return [n for n in node.all_input_nodes if n is not skipped and not is_size(n)]
@@ -90,7 +90,7 @@ class Flow:
         return [u for u in node.users if u in self.dependent and node in self.data_inputs(u)]
 
     def shape(self, node: fx.Node, batch: int = BATCH) -> tuple[int, ...]:
-        """The node's shape for ``batch`` images; () where it holds no tensor."""
+        """The node's shape for ``batch`` images; () if it is not a tensor."""
         key = node, batch
         if key not in self.shapes:
             value = node.meta.get("val")
@@ -100,17 +100,17 @@ class Flow:
 
 
 def is_size(node: fx.Node) -> bool:
-    """Whether the node holds a size, not data."""
+    """Whether the node is a size, not data."""
     return isinstance(node.meta.get("val"), int | torch.SymInt | torch.SymBool | torch.SymFloat)
 
 
 def is_tensor(node: fx.Node) -> bool:
-    """Whether the node holds one tensor, not a tuple of them."""
+    """Whether the node is one tensor, not a tuple of tensors."""
     return isinstance(node.meta.get("val"), Tensor)
 
 
 def concrete(size: int | torch.SymInt, batch: int) -> int:
-    """A size that may depend on the number of images, for ``batch`` of them."""
+    """The value of a size for ``batch`` images."""
     if isinstance(size, int):
         return size
     expression: Any = size.node.expr
@@ -118,12 +118,12 @@ def concrete(size: int | torch.SymInt, batch: int) -> int:
 
 
 def chosen(node: fx.Node) -> int | None:
-    """Which entry of a tuple the node takes, if it takes one."""
+    """The entry of a tuple that the node selects, if it does."""
     return int(node.args[1]) if node.target is operator.getitem else None  # type: ignore[arg-type]
 
 
 def ancestors(flow: Flow, node: fx.Node, stop: set[fx.Node]) -> Iterator[fx.Node]:
-    """What the node is computed from along the data, back to ``stop``, itself included."""
+    """The nodes from which the node is computed, back to ``stop``, including itself."""
     waiting, seen = [node], set()
     while waiting:
         current = waiting.pop()

@@ -1,4 +1,4 @@
-"""A graph without in-place operations: what was kept cannot be overwritten later."""
+"""Removes in-place operations from a graph, so that stored values cannot be overwritten later."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ _DROPOUTS = {f"aten::{name}{end}" for name in _KINDS for end in ("", "_")}
 
 
 def functional(program: ExportedProgram) -> ExportedProgram:
-    """The same program, in-place operations exchanged for their functional twins.
+    """The same program with in-place operations replaced by their functional versions.
 
-    Einsums of many operands are taken apart into products of two.
+    Einsums of many operands are split into products of two.
     """
     _inline_regions(program.graph_module)
     _drop_identities(program.graph)
     split_einsums(program.graph, set(map(str, program.graph_signature.user_inputs)))
     if not _replace_in_place(program.graph):
-        program = program.run_decompositions({})  # slower, and right where views are written to
+        program = program.run_decompositions({})  # slower, but correct if views are written to
         _drop_identities(program.graph)
     return program
 
 
 def _drop_identities(graph: fx.Graph) -> None:
-    """Leave out what gives back its operand: dropout in eval mode, slices of everything."""
+    """Remove operations that return their operand: dropout in eval mode, slices of everything."""
     for node in list(graph.nodes):
         if not isinstance(node.target, OpOverload):
             continue
         name = node.target._schema.name
-        asleep = name in _DROPOUTS and not node.args[2]  # MC dropout stays awake in eval mode
+        asleep = name in _DROPOUTS and not node.args[2]  # MC dropout stays active in eval mode
         if asleep or (name == "aten::slice" and _alike(node, node.args[0])):
             same = node.args[0]
         elif name == "aten::slice_scatter" and _alike(node.args[1], node.args[0]):
@@ -52,9 +52,9 @@ def _alike(node: Any, other: Any) -> bool:
 
 
 def _inline_regions(module: fx.GraphModule) -> None:
-    """Put operations that ran with gradients or autocast switched back into the graph around them.
+    """Inline regions that switch gradients or autocast into the surrounding graph.
 
-    A region with autocast on stays as it is, for it changes the precision.
+    A region with autocast enabled is kept, because it changes the precision.
     """
     for node in list(module.graph.nodes):
         name = getattr(node.target, "__name__", "")
@@ -76,10 +76,10 @@ def _inline_regions(module: fx.GraphModule) -> None:
 
 
 def _replace_in_place(graph: fx.Graph) -> bool:
-    """Exchange each in-place operation for its functional twin; False where that is not safe.
+    """Replace each in-place operation by its functional version; False if that is not safe.
 
-    It is safe where no view shares memory with what is written to: then whoever reads the written
-    tensor later reads the twin's result instead. Nothing is changed where it is not.
+    It is safe if no view shares memory with the tensor that is written to. Later readers of that
+    tensor then use the result of the functional version. If it is not safe, nothing is changed.
     """
     order = {node: place for place, node in enumerate(graph.nodes)}
     writers = [node for node in graph.nodes if _writes(node)]
@@ -115,7 +115,7 @@ def _has_views(node: Any) -> bool:
 
 def _is_view(node: fx.Node) -> bool:
     if node.target is operator.getitem:
-        return True  # of a tuple, which may hold views
+        return True  # selects from a tuple, which may contain views
     return isinstance(node.target, OpOverload) and any(
         returned.alias_info is not None and not returned.alias_info.is_write
         for returned in node.target._schema.returns

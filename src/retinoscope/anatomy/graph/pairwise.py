@@ -1,8 +1,9 @@
-"""A graph whose einsums have at most two operands: each product stands for itself.
+"""Splits einsums into products of at most two operands.
 
 ``einsum("bhnm,bhme,hed->bnd", weights, values, w)`` mixes values and projects them at once. As two
-products, the first is an attention and the second a linear map, and both can be read and tapped.
-The result is that of the model up to rounding: the order of the products need not be its own.
+products, the first is an attention and the second a linear map, and both can be analysed
+separately. The result is that of the model up to rounding, because the order of the products may
+differ.
 """
 
 from __future__ import annotations
@@ -36,11 +37,11 @@ class _Operand:
 
 
 def split_einsums(graph: fx.Graph, inputs: Collection[str]) -> None:
-    """Exchange einsums of three operands or more for products of two.
+    """Replace einsums of three or more operands by products of two.
 
     Args:
         graph: Changed in place.
-        inputs: Names of the placeholders that are no constants: the image.
+        inputs: Names of the placeholders that are not constants: the image.
     """
     wide = [node for node in graph.nodes if node.target is _EINSUM and len(node.args[1]) > 2]
     made = _made_from(graph, inputs) if wide else set()
@@ -60,13 +61,13 @@ def _split(graph: fx.Graph, node: fx.Node, made: set[fx.Node]) -> None:
         rest = [one for one in operands if one not in pair]
         operands = [product, *rest]
     node.args = (_equation(operands, out), [one.node for one in operands])
-    node.kwargs = {}  # the order in which the whole was to be taken
+    node.kwargs = {}  # the contraction order of the original einsum
 
 
 def _mixing(
     operands: Sequence[_Operand], made: set[fx.Node], out: str
 ) -> tuple[_Operand, _Operand] | None:
-    """Weights that a softmax made, and what they mix; None where there is no such pair."""
+    """Softmax weights and the values that they mix; None if there is no such pair."""
     for one in operands:
         if _is_soft(one.node):
             for other in operands:
@@ -78,7 +79,7 @@ def _mixing(
 
 
 def _smallest(operands: Sequence[_Operand], out: str) -> tuple[_Operand, _Operand]:
-    """The pair whose product is smallest; the first of several."""
+    """The pair with the smallest product; the first of several."""
 
     def numbers(pair: tuple[_Operand, _Operand]) -> int:
         sizes = pair[0].sizes() | pair[1].sizes()
@@ -88,7 +89,7 @@ def _smallest(operands: Sequence[_Operand], out: str) -> tuple[_Operand, _Operan
 
 
 def _kept(operands: Sequence[_Operand], pair: Sequence[_Operand], out: str) -> str:
-    """The letters of a product that somebody still reads, in the order of the pair."""
+    """The letters of a product that are still needed, in the order of the pair."""
     read = out + "".join(one.letters for one in operands if one not in pair)
     both = dict.fromkeys(pair[0].letters + pair[1].letters)
     return "".join(letter for letter in both if letter in read)
@@ -105,7 +106,7 @@ def _product(
     with graph.inserting_before(node):
         made = graph.call_function(_EINSUM, (_equation(pair, letters), [one.node for one in pair]))
     sizes = [one.sizes() for one in pair]
-    # A size of 1 is repeated along the other's.
+    # A dimension of size 1 is broadcast along the other's.
     shape = [next((s[x] for s in sizes if x in s and not _is_one(s[x])), 1) for x in letters]
     made.meta = dict(node.meta) | {"val": node.meta["val"].new_empty(shape)}
     return _Operand(made, letters)
@@ -116,7 +117,7 @@ def _equation(operands: Sequence[_Operand], out: str) -> str:
 
 
 def _is_soft(node: fx.Node) -> bool:
-    """Whether a softmax has made it, and no product since."""
+    """Whether it comes from a softmax, without a product in between."""
     waiting, seen = [node], set()
     while waiting:
         current = waiting.pop()
@@ -130,7 +131,7 @@ def _is_soft(node: fx.Node) -> bool:
 
 
 def _made_from(graph: fx.Graph, inputs: Collection[str]) -> set[fx.Node]:
-    """What depends on the image."""
+    """The nodes that depend on the image."""
     found: set[fx.Node] = set()
     for node in graph.nodes:
         if node.name in inputs or any(n in found for n in node.all_input_nodes):
@@ -143,5 +144,5 @@ def _is_one(size: Any) -> bool:
 
 
 def _hint(size: Any) -> int:
-    """A size as a number; the batch counts as it was in the export."""
+    """A size as a number; the batch has the size of the export."""
     return size if isinstance(size, int) else int(size.node.hint or 2)

@@ -1,4 +1,4 @@
-"""A model at rest: in eval mode, without observers, and afterwards exactly as it was."""
+"""Puts a model at rest: in eval mode and without hooks, and restores it afterwards."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 
 @contextmanager
 def at_rest(model: nn.Module) -> Iterator[None]:
-    """Eval mode, no gradients and no observers for the duration; everything as before afterwards.
+    """A context with eval mode, without gradients and hooks; it restores everything on exit.
 
-    A hook would see the stand-ins that export works with instead of images. Those of
-    ``torch.nn.utils`` (weight norm and its like) compute weights, so they stay.
+    A hook would see the fake tensors of export instead of images. Hooks of ``torch.nn.utils``
+    (weight norm and similar) compute weights, so they stay.
     """
     before = {module: dict(vars(module)) for module in model.modules()}
     contents = [(v, v.copy()) for held in before.values() for v in held.values() if _is_store(v)]
     buffers = [(buffer, buffer.clone()) for buffer in model.buffers() if not buffer.is_meta]
     try:
-        model.train().eval()  # some models drop what they have cached when they change mode
+        model.train().eval()  # some models drop their caches when they change mode
         for module, held in before.items():
             for name in _HOOKS:
                 kept = {i: h for i, h in held[name].items() if _computes_weights(h)}
@@ -49,12 +49,12 @@ def at_rest(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without the graph that torch prints where it fails: our own error says what matters."""
+    """Suppress the graph that torch prints on failure; our own error has the relevant part."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
         with warnings.catch_warnings(), redirect_stderr(StringIO()):
-            # What the model assigns to itself while it runs is taken back: see at_rest.
+            # Attributes that the model assigns while it runs are restored: see at_rest.
             warnings.filterwarnings("ignore", message=".*assigned during export")
             yield
     finally:
@@ -63,9 +63,9 @@ def quiet() -> Iterator[None]:
 
 @contextmanager
 def unlocated() -> Iterator[None]:
-    """Without the line of code behind every operation: nobody reads it, and it takes its time.
+    """Do not record the source line of every operation: it is not used, and takes time.
 
-    A tenth of an export; a quarter where the call comes from deep inside other calls.
+    It takes a tenth of an export, and a quarter if the call stack is deep.
     """
     before = getattr(config, "do_not_emit_stack_traces", False)
     config.do_not_emit_stack_traces = True

@@ -1,1 +1,1 @@
-"""Second: what each operation of a graph does, and what the dimensions of its tensors mean."""
+"""Step 2: determines what each operation of a graph does and what its dimensions mean."""

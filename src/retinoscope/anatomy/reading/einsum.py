@@ -1,4 +1,4 @@
-"""The letters of an einsum: which dimension of which operand is summed with which."""
+"""Parses the letters of an einsum: which dimensions of which operands are summed."""
 
 from __future__ import annotations
 

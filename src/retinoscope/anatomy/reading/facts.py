@@ -1,4 +1,4 @@
-"""What one operation does: the facts that decide kinds."""
+"""The facts about operations that determine the kinds of units."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Fact(StrEnum):
     LINEAR = "learned mixing of channels at each position"
     POOL = "fixed mixing of neighbouring positions"
     RESAMPLE = "change of resolution"
-    OPAQUE = "something not known here"
+    OPAQUE = "an unknown operation"
     REDUCE = "a mean, sum or extreme over a dimension"
     NONLINEAR = "a pointwise non-linearity"
     NORM = "a normalisation"
@@ -28,4 +28,4 @@ WORK = {
     Fact.ATTENTION, Fact.CHANNEL_ATTENTION, Fact.TOKEN_MIXING, Fact.CONV, Fact.LINEAR, Fact.POOL,
     Fact.RESAMPLE, Fact.OPAQUE,
 }  # fmt: skip
-"""Facts that make a unit; all others belong to the unit beside them."""
+"""Facts that make a unit; operations with only other facts belong to an adjacent unit."""

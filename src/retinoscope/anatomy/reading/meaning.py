@@ -1,8 +1,8 @@
 """What each operation does, in terms of positions and channels.
 
 One walk over the graph gives every node the meaning of its dimensions (:mod:`.axes`) and a set
-of facts. Nothing here knows a module's name or class; only which axes an operation mixes, and
-whether by learned weights, by normalised weights made from the image, or by fixed ones.
+of facts. It does not use the name or class of a module, but only which axes an operation mixes, and
+whether with learned weights, with normalised weights computed from the image, or with fixed ones.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Carries the meaning of dimensions along a graph, one operation at a time."""
+"""Propagates the meaning of dimensions through a graph, one operation at a time."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ Given = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Meaning:
-    """A tensor's dimensions, and whether it is a product of two tensors made from the image."""
+    """A tensor's dimensions, and whether it is a product of two tensors computed from the image."""
 
     axes: Axes
     product: frozenset[str] | None = None
-    """Roles of the axis along which the two were multiplied, or None if it is no product."""
+    """Roles of the axis along which the two were multiplied; None if it is not a product."""
 
 
 class Reader:
-    """Carries meanings along the graph, by one rule per family of operations."""
+    """Propagates meanings through the graph, with one rule per family of operations."""
 
     def __init__(self, flow: Flow, rules: Mapping[str, Rule]) -> None:
         self.flow = flow
@@ -47,7 +47,7 @@ class Reader:
         self.facts: dict[fx.Node, set[Fact]] = {}
 
     def read(self, node: fx.Node) -> None:
-        """Find the node's meaning and facts, and check that they agree with its shape."""
+        """Determine the node's meaning and facts, and check that they match its shape."""
         self.facts[node] = set()
         if node is self.flow.source.image:
             n, c, y, x = self.flow.shape(node)
@@ -70,7 +70,7 @@ class Reader:
     def _apply(self, node: fx.Node) -> Meaning | list[Meaning]:
         rule = self.rules.get(operation(node))
         if rule is None and Tag.pointwise in getattr(node.target, "tags", ()):
-            rule = self.rules["relu"]  # to us, one non-linearity is like another
+            rule = self.rules["relu"]  # all non-linearities are treated alike
         return rule(self, node, arguments(node)) if rule else self.unknown(node)
 
     def axes(self, node: Any) -> Axes:
@@ -81,7 +81,7 @@ class Reader:
 
     def _fit(self, node: fx.Node) -> None:
         if not is_tensor(node):
-            return  # a tuple: each entry is fitted when it is taken
+            return  # a tuple: each entry is checked when it is selected
         shape = self.flow.shape(node)
         axes = self.meaning[node].axes
         if len(axes) != len(shape):
@@ -105,7 +105,7 @@ class Reader:
         self.facts[node].add(Fact.LAYOUT)
 
     def broadcast(self, node: fx.Node, operands: Sequence[fx.Node]) -> Axes:
-        """The dimensions of a pointwise result, each as the operand that knows most has it."""
+        """The dimensions of a pointwise result, each from the operand with the most information."""
         shape = self.flow.shape(node)
         known = [self.axes(operand) for operand in operands if self.flow.shape(operand)]
         return tuple(
@@ -114,7 +114,7 @@ class Reader:
         )
 
     def unknown(self, node: fx.Node) -> Meaning:
-        """An operation not listed: nothing is known of its dimensions but their sizes."""
+        """An operation without a rule: only the sizes of its dimensions are known."""
         self.facts[node].add(Fact.OPAQUE)
         return Meaning(tuple(unknown(size) for size in self.flow.shape(node)))
 
@@ -123,7 +123,7 @@ Rule = Callable[[Reader, fx.Node, Given], Meaning | list[Meaning]]
 
 
 def agree(candidates: Sequence[Dimension], size: int) -> Dimension:
-    """The most telling of several descriptions of one dimension."""
+    """The most informative of several descriptions of one dimension."""
     fitting = [d for d in candidates if size_of(d) == size]
     if not fitting:
         return unknown(size)
@@ -137,7 +137,7 @@ def agree(candidates: Sequence[Dimension], size: int) -> Dimension:
 
 
 def resized(dimension: Dimension, size: int) -> Dimension:
-    """The dimension itself, or one of the same role and another size, where it had one role."""
+    """The dimension itself, or one of the same role and another size if it had a single role."""
     if size_of(dimension) == size:
         return dimension
     roles = roles_of(dimension)

@@ -1,1 +1,1 @@
-"""Third: the graph cut into units, each with its kind, its name, its cost and its parameters."""
+"""Step 3: cuts the graph into units, each with its kind, name, cost and parameters."""

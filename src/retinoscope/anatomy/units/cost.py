@@ -1,4 +1,4 @@
-"""How much a unit costs: floating-point operations and learned numbers."""
+"""The cost of a unit: floating-point operations and learned parameters."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from retinoscope.anatomy.reading.einsum import parse_einsum
 
 
 def flops(flow: Flow, node: fx.Node) -> int:
-    """Of one image; a multiplication and an addition are two. Pointwise work is not counted."""
+    """FLOPs per image; a multiply-add counts as two. Pointwise operations are not counted."""
     name, given = operation(node), arguments(node)
 
     def shape(operand: fx.Node) -> tuple[int, ...]:
@@ -48,7 +48,7 @@ def _einsum_flops(equation: str, shapes: list[tuple[int, ...]]) -> int:
 
 
 def constants_behind(flow: Flow, nodes: Iterable[fx.Node]) -> set[fx.Node]:
-    """Everything that does not depend on the image but that ``nodes`` are computed from."""
+    """All nodes that ``nodes`` are computed from and that do not depend on the image."""
     waiting = [n for node in nodes for n in node.all_input_nodes]
     found: set[fx.Node] = set()
     while waiting:
@@ -61,7 +61,7 @@ def constants_behind(flow: Flow, nodes: Iterable[fx.Node]) -> set[fx.Node]:
 
 
 def parameters(flow: Flow, nodes: Iterable[fx.Node], counted: set[int]) -> int:
-    """Learned numbers that ``nodes`` use and that are not yet ``counted``; they are from now on."""
+    """Number of learned parameters of ``nodes`` that are not yet in ``counted``; adds them."""
     total = 0
     for node in constants_behind(flow, nodes) & flow.source.parameters:
         value = flow.source.constants[node]

@@ -1,7 +1,8 @@
-"""Units made of steps: which operations belong together.
+"""Groups steps into units.
 
 A step that does work makes a unit; the pointwise, norm and layout steps around it belong to the
-unit before or behind. Plain chains without skips are cut at every map, save for bottlenecks.
+unit before or after them. Plain chains without skips are cut at every map, except within
+bottlenecks.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from retinoscope.anatomy.units.steps import Step, Stepper
 
 @dataclass
 class Piece:
-    """A run of steps that make one unit; ``inner`` are the units that its branch is made of."""
+    """A run of steps that form one unit; ``inner`` are the units inside its branch."""
 
     steps: list[Step]
     inner: list[Piece] = field(default_factory=list)
@@ -40,7 +41,7 @@ class Piece:
 
     @property
     def facts(self) -> set[Fact]:
-        """Facts of the steps that make the unit; gates only weigh what the others did."""
+        """Facts of the steps that make the unit; gates only weight the output of the others."""
         return set().union(*(step.facts for step in self.steps if not step.gate))
 
     @property
@@ -64,7 +65,7 @@ class Cutter:
         self.flow = flow
         self.stepper = Stepper(flow, facts)
         self.widths = widths
-        """How many channels each state has that can be seen as maps."""
+        """The number of channels of each state that can be viewed as maps."""
 
     def pieces(self, entry: fx.Node, exit: fx.Node) -> list[Piece]:
         """The units between two nodes, in order."""
@@ -75,12 +76,12 @@ class Cutter:
         return pieces
 
     def _group(self, steps: Sequence[Step]) -> list[Piece]:
-        """Give every step that does no work to the unit before it, or to the one behind it.
+        """Assign every step that does no work to the unit before it or after it.
 
-        Behind a plain map it belongs before, save for padding and reductions. Behind a sum, an
-        activation does (a ResNet's state is what its last ReLU gives); a norm or a change of
-        layout does if the next residual unit starts from its outcome, and opens the next unit
-        otherwise.
+        After a plain map, steps belong to the unit before, except for padding and reductions. After
+        a sum, an activation belongs to the unit before (a ResNet's state is the output of its last
+        ReLU). A norm or a change of layout belongs to the unit before if the next residual unit
+        starts from its output, otherwise to the next unit.
         """
         pieces: list[Piece] = []
         waiting: list[Step] = []
@@ -99,7 +100,7 @@ class Cutter:
     def _settle(
         self, pieces: list[Piece], waiting: list[Step], following: Step | None
     ) -> list[Step]:
-        """Close the last piece with the steps that belong to it; the others are returned."""
+        """Close the last piece with the steps that belong to it; returns the others."""
         if not pieces:
             return waiting
         behind_sum = pieces[-1].steps[-1].block and not (following and following.skip)
@@ -114,11 +115,12 @@ class Cutter:
         return waiting[count:]
 
     def _join_bottlenecks(self, pieces: Sequence[Piece]) -> list[Piece]:
-        """Join plain maps that are one bottleneck: widened, worked on, and narrowed linearly.
+        """Join plain maps that form a bottleneck: expansion, processing, linear reduction.
 
-        A linear map at each position without a non-linearity behind it is never alone: it ends the
-        unit before it. A plain map that widens starts a unit that ends with the next such map, if
-        that does not widen further. Attention that ends in its product lacks its projection.
+        A linear map at each position that no non-linearity follows is never a unit on its own: it
+        ends the unit before it. A plain map that expands the channels starts a unit that ends with
+        the next such linear map, unless that expands further. Attention that ends with its product
+        is joined with the projection after it.
         """
         joined: list[Piece] = []
         entry_width = 0
@@ -154,12 +156,12 @@ class Cutter:
         return self._is_projection(piece) and not before.block
 
     def _is_projection(self, piece: Piece) -> bool:
-        """A linear map at each position, and no non-linearity."""
+        """Whether it is a linear map at each position without a non-linearity."""
         plain = not piece.block and piece.exit in self.widths
         return plain and piece.facts & (WORK | {Fact.NONLINEAR}) == {Fact.LINEAR}
 
     def _inner(self, piece: Piece) -> list[Piece]:
-        """The units along the branches of a block, where some of them are residual."""
+        """The units along the branches of a block, if some of them are residual."""
         found: list[Piece] = []
         for step in piece.steps:
             if not step.block:
@@ -167,18 +169,18 @@ class Cutter:
             for branch in self._branches(step):
                 chain = self.pieces(step.entry, branch)
                 if len(chain) > 1 and not any(s.work for s in chain[-1].steps):
-                    chain[-2].steps += chain.pop().steps  # there is no head to take them
+                    chain[-2].steps += chain.pop().steps  # there is no head to assign them to
                 if any(part.residual or part.inner for part in chain):
                     found += chain
         return found
 
     def _branches(self, step: Step) -> list[fx.Node]:
-        """What is put together at the exit, as far as it was made apart from the rest."""
+        """The branches that are combined at the exit, as far as they were computed separately."""
         if step.skip:
             made = [b for b in step.skip.branches if b in step.nodes]
         else:
             made = [n for n in self.flow.inputs(step.exit) if n in step.nodes]
         paths = {node: set(ancestors(self.flow, node, {step.entry})) for node in made}
         alone = [n for n in made if all(paths[n].isdisjoint(paths[m]) for m in made if m is not n)]
-        # An exit with a single operand would be a cut vertex behind another; a tuple is no state.
+        # An exit with a single operand would be a cut vertex after another; a tuple is not a state.
         return [n for n in alone if is_tensor(n) and len(paths[n]) < len(step.nodes)]

@@ -1,4 +1,4 @@
-"""The kind of a unit, by what its region does; and which operations decided it."""
+"""Determines the kind of a unit from its facts, and the operations that decided it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _DECIDE = {
 
 
 def kind_of(facts: set[Fact]) -> Kind:
-    """The first rule that matches wins; a unit that none describes is ``other``.
+    """The kind by the first rule that matches; ``other`` if none does.
 
     Example:
         >>> kind_of({Fact.LINEAR, Fact.NONLINEAR, Fact.CONV})
@@ -48,7 +48,7 @@ def kind_of(facts: set[Fact]) -> Kind:
 def deciding(
     kind: Kind, nodes: Iterable[fx.Node], facts: Mapping[fx.Node, set[Fact]]
 ) -> list[fx.Node]:
-    """The operations that made the unit what it is; all of them where none stands out."""
+    """The operations that determine the kind of the unit; all of them if none stands out."""
     nodes = list(nodes)
     wanted = _DECIDE.get(kind, set())
     return [node for node in nodes if facts[node] & wanted] or nodes

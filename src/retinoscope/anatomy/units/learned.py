@@ -1,4 +1,4 @@
-"""Which parameters belong to which unit, and which of them states are multiplied with."""
+"""Assigns parameters to units, and finds those by which states are multiplied."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _NOT_MULTIPLIED = {"addmm": "self", "baddbmm": "self", "addmv": "self",
                    "scaled_dot_product_attention": "attn_mask"}  # fmt: skip
 """Operands that are added."""
 _CHOSEN = {"index", "index_select", "gather", "embedding", "take_along_dim"}
-"""What is looked up is a table, of positions as a rule, and no map."""
+"""The result of a lookup is a table, usually of positions, and not a linear map."""
 _SWAPPED = {"t", "transpose", "permute", "swapaxes", "movedim", "numpy_T"}
 
 
 def parameters_of_units(flow: Flow, pieces: Mapping[str, Piece]) -> dict[str, list[nn.Parameter]]:
-    """The parameters of each unit by its name, each where it is used first."""
+    """The parameters of each unit by name; a parameter belongs to the first unit that uses it."""
     counted: set[int] = set()
     found: dict[str, list[nn.Parameter]] = {}
     for name, piece in pieces.items():
         used = constants_behind(flow, piece.nodes) & flow.source.parameters
-        # Sets of nodes have no order of their own.
+        # Sets of nodes are unordered.
         values = [flow.source.constants[n] for n in flow.source.graph.nodes if n in used]
         found[name] = [value for value in values if id(value) not in counted]
         counted |= {id(value) for value in values}
@@ -35,11 +35,11 @@ def parameters_of_units(flow: Flow, pieces: Mapping[str, Piece]) -> dict[str, li
 
 
 def multiplied_parameters(flow: Flow) -> dict[nn.Parameter, int]:
-    """The parameters of linear maps, each with its axis of outputs.
+    """The parameters of linear maps, each with its output axis.
 
-    They are what states are multiplied with over channels or positions. Norms, biases, layer
-    scales, class tokens and tables of positions, which are added to states, scale them or are
-    looked up, are not among them, whatever they are called.
+    States are multiplied by them over channels or positions. Norms, biases, layer scales, class
+    tokens and position tables, which are added to states, scale them or are looked up, are
+    excluded, whatever their names.
     """
     found: dict[fx.Node, int] = {}
     for node in flow.dependent:
@@ -60,7 +60,7 @@ def multiplied_parameters(flow: Flow) -> dict[nn.Parameter, int]:
 
 
 def _operands(flow: Flow, node: fx.Node) -> list[tuple[fx.Node, int | None]]:
-    """What a linear map multiplies its state with, each with its axis of outputs."""
+    """The operands by which a linear map multiplies its state, each with its output axis."""
     if (weight := _weight(node)) is not None:
         return [weight] if weight[0] not in flow.dependent else []
     name, named = operation(node), arguments(node)
@@ -73,14 +73,14 @@ def _operands(flow: Flow, node: fx.Node) -> list[tuple[fx.Node, int | None]]:
         for key, value in named.items()
         if isinstance(value, fx.Node) and key != _NOT_MULTIPLIED.get(name)
     ]
-    # Of a right operand the last axis remains, of a left one that before.
+    # For a right operand the last axis remains, for a left one the second to last.
     ends = [-2] + [-1] * (len(operands) - 1)
     pairs = list(zip(operands, ends, strict=True))
     return [(value, axis) for value, axis in pairs if value not in flow.dependent]
 
 
 def _weight(node: fx.Node) -> tuple[fx.Node, int | None] | None:
-    """The weight of a linear layer or a convolution, and its axis of outputs."""
+    """The weight of a linear layer or a convolution, and its output axis."""
     name = operation(node)
     if name != "linear" and not name.startswith("conv"):
         return None
@@ -91,7 +91,7 @@ def _weight(node: fx.Node) -> tuple[fx.Node, int | None] | None:
 
 
 def _summed(flow: Flow, node: fx.Node) -> list[tuple[fx.Node, int | None]]:
-    """Of einsum, the letter that only the operand and the outcome have is that of its outputs."""
+    """In an einsum, the output axis is the letter that only the operand and the result have."""
     equation, operands = node.args[:2]
     left, _, outcome = str(equation).replace(" ", "").partition("->")
     letters = left.split(",")
@@ -105,9 +105,9 @@ def _summed(flow: Flow, node: fx.Node) -> list[tuple[fx.Node, int | None]]:
 
 
 def _before(node: fx.Node, axis: int | None) -> list[tuple[fx.Node, int | None]]:
-    """What a constant is computed from, and where its axis of outputs lies there.
+    """The tensors from which a constant is computed, with their output axis.
 
-    Of what a map makes of a constant, such as the query of a token, the weight alone is one.
+    If a linear map is applied to a constant, such as the query of a token, only the weight counts.
     """
     if (weight := _weight(node)) is not None:
         return [weight]
@@ -135,6 +135,6 @@ def _dimensions(node: fx.Node) -> int | None:
 
 
 def _valid(axis: int | None, node: fx.Node) -> int:
-    """From the front; the first where it is not known."""
+    """The axis counted from the front; the first if unknown."""
     size = _dimensions(node) or 1
     return axis % size if axis is not None and -size <= axis < size else 0

@@ -1,4 +1,4 @@
-"""Names for units, and the modules they belong to, from the paths that export noted down."""
+"""Names units and finds their modules, from the paths that export recorded."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Paths = Mapping[fx.Node, tuple[str, ...]]
 
 
 def common_path(nodes: Iterable[fx.Node], paths: Paths) -> str:
-    """The deepest module path that all of ``nodes`` lie in; empty where there is none."""
+    """The deepest module path that contains all of ``nodes``; empty if there is none."""
     stacks = [paths[node] for node in nodes]
     shared = (
         [path for path in stacks[0] if all(path in stack for stack in stacks)] if stacks else []
@@ -20,13 +20,13 @@ def common_path(nodes: Iterable[fx.Node], paths: Paths) -> str:
 
 
 def unit_name(nodes: Sequence[fx.Node], paths: Paths, fallback: str) -> str:
-    """The common path of the deciding nodes, or that of the first of them that has one."""
+    """The common path of the deciding nodes, or that of the first node that has one."""
     alone = (paths[node][-1] for node in nodes if paths[node])
     return common_path(nodes, paths) or next(alone, fallback)
 
 
 class Unique:
-    """Hands out names, with ``#2``, ``#3``… behind those that are taken."""
+    """Makes names unique by appending ``#2``, ``#3``… to those that are taken."""
 
     def __init__(self) -> None:
         self.taken: Counter[str] = Counter()
@@ -40,7 +40,7 @@ class Unique:
 def output_module(
     node: fx.Node, within: set[fx.Node], outside: fx.Node | None, paths: Paths
 ) -> str | None:
-    """The outermost module whose output is ``node`` and all of whose operations lie ``within``.
+    """The outermost module whose output is ``node`` and whose operations are all ``within``.
 
     Args:
         node: The branch of a residual unit, or the state of another.

@@ -1,8 +1,8 @@
-"""The steps of a network: what lies between two neighbouring cut vertices.
+"""The steps of a network: the operations between two consecutive cut vertices.
 
 A cut vertex is a node that every path from the image to the logits passes through: a dominator of
 the output. Most steps are a single pointwise, norm or layout operation. A step with several paths
-is a block; where its entry is also a term of the sum at its exit, it is residual.
+is a block; if its entry is also a term of the sum at its exit, it is residual.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SCALINGS = {"mul", "div", "neg", "multiply", "divide"}
 
 @dataclass(frozen=True)
 class Skip:
-    """How a residual step adds up: ``exit`` = ``operand`` (the entry, unchanged) + branches."""
+    """The sum of a residual step: ``exit`` = ``operand`` (the entry, unchanged) + branches."""
 
     operand: fx.Node
     branches: tuple[fx.Node, ...]
@@ -31,7 +31,7 @@ class Skip:
 
 @dataclass
 class Step:
-    """What lies between two neighbouring cut vertices."""
+    """The operations between two consecutive cut vertices."""
 
     entry: fx.Node
     exit: fx.Node
@@ -40,9 +40,9 @@ class Step:
     facts: set[Fact]
     skip: Skip | None = None
     gate: bool = False
-    """Whether it only weighs its entry: the entry times something smaller made from it."""
+    """Whether it only weights its entry: the entry times a smaller tensor computed from it."""
     attends: bool = False
-    """Whether its exit is itself the product of attention, which a projection should follow."""
+    """Whether its exit is the product of attention, which a projection should follow."""
 
     @property
     def block(self) -> bool:
@@ -51,12 +51,12 @@ class Step:
 
     @property
     def work(self) -> bool:
-        """Whether it makes a unit of its own, rather than belonging to the one beside it."""
+        """Whether it makes a unit of its own instead of belonging to an adjacent one."""
         return bool(self.facts & WORK) and not self.gate
 
     @property
     def opens(self) -> bool:
-        """Whether it opens what follows: padding for a map, or the mean that a head starts with."""
+        """Whether it belongs to the next unit: padding, or the mean at the start of a head."""
         return len(self.nodes) == 1 and bool(self.facts & {Fact.REDUCE, Fact.PAD})
 
     @property
@@ -74,7 +74,7 @@ class Stepper:
         self.order = {node: place for place, node in enumerate(flow.dependent)}
 
     def steps(self, entry: fx.Node, exit: fx.Node) -> Iterator[Step]:
-        """The steps between neighbouring cut vertices of the paths from ``entry`` to ``exit``."""
+        """The steps between consecutive cut vertices of the paths from ``entry`` to ``exit``."""
         between = self._between(entry, exit)
         flow = nx.DiGraph(
             (n, node) for node in between for n in self.flow.inputs(node) if n in between
@@ -85,7 +85,7 @@ class Stepper:
         chain, node = [exit], exit
         while node is not entry:
             node = dominators[node]
-            if is_tensor(node):  # a tuple is no state
+            if is_tensor(node):  # a tuple is not a state
                 chain.append(node)
         for start, end in pairwise(reversed(chain)):
             yield self._step(start, end, between)
@@ -118,9 +118,10 @@ class Stepper:
         return Skip(whole[0], tuple(term for term, _ in terms if term is not whole[0]))
 
     def _terms(self, node: fx.Node, inside: set[fx.Node]) -> Iterator[tuple[fx.Node, bool]]:
-        """The terms of a sum, through nested sums that serve nothing else.
+        """The terms of a sum, including those of nested sums that are not used elsewhere.
 
-        With each comes whether it is added as it is, rather than subtracted or multiplied first.
+        Each term comes with a flag: whether it is added unchanged, not subtracted or multiplied
+        first.
         """
         for operand, as_it_is in self._summands(node):
             nested = operand in inside and as_it_is and operation(operand) == "add"
@@ -137,7 +138,7 @@ class Stepper:
         return [(operand, alike or operand is node.args[0]) for operand in made]
 
     def _leads_straight(self, step: Step, node: fx.Node) -> bool:
-        """Whether the node is the entry, at most scaled by a constant or laid out otherwise."""
+        """Whether the node is the entry, at most scaled by a constant or in another layout."""
         size = self._entries(step.entry)
         while node is not step.entry:
             made = self.flow.inputs(node)
@@ -151,7 +152,7 @@ class Stepper:
         return math.prod(self.flow.shape(node))
 
     def _is_gate(self, step: Step) -> bool:
-        """Whether the exit is the entry times weights that lack positions or channels."""
+        """Whether the exit is the entry times weights without positions or channels."""
         if operation(step.exit) not in {"mul", "multiply"}:
             return False
         made = self.flow.inputs(step.exit)

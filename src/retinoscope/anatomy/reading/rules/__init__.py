@@ -1,1 +1,1 @@
-"""One rule per family of ATen operations: what becomes of the axes, and which facts hold."""
+"""One rule per family of ATen operations: the axes of the output, and the facts."""

@@ -1,4 +1,4 @@
-"""Maps and products: what mixes channels or positions, and by which weights."""
+"""Rules for maps and products: what they mix (channels or positions), and with which weights."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from retinoscope.anatomy.reading.reader import Given, Meaning, Reader, Rule, agr
 
 
 def _learned_map(mixed: Dimension, learned: bool) -> Fact:
-    """Which kind of map a contraction with a constant is, by the axis it mixes."""
+    """The kind of map that a contraction with a constant is, by the axis it mixes."""
     roles = roles_of(mixed)
     if roles & POSITIONS:
         return (Fact.CONV if "c" in roles else Fact.TOKEN_MIXING) if learned else Fact.POOL
@@ -35,14 +35,14 @@ def _learned_map(mixed: Dimension, learned: bool) -> Fact:
 
 def _linear(reader: Reader, node: fx.Node, given: Given) -> Meaning:
     source = given.get("input")
-    if source not in reader.meaning:  # weights made from the image, as in dynamic convolution
+    if source not in reader.meaning:  # weights computed from the image, as in dynamic convolution
         reader.facts[node].add(Fact.LINEAR)
         return Meaning(tuple(unknown(size) for size in reader.flow.shape(node)))
     axes = reader.axes(source)
     fact = _learned_map(axes[-1], learned=True)
     reader.facts[node].add(fact)
     size = reader.flow.shape(node)[-1]
-    # Positions mixed by a matrix are positions again only once they are added to such.
+    # Positions mixed by a matrix count as positions again only once they are added to positions.
     mapped = unknown(size) if fact is Fact.TOKEN_MIXING else single("c", size)
     return Meaning(rebase((*axes[:-1], mapped)))
 
@@ -72,7 +72,7 @@ def _convolution(reader: Reader, node: fx.Node, given: Given) -> Meaning:
 def _slid(
     spatial: Axes, sizes: Sequence[int], kernel: Sequence[int], bare: bool
 ) -> tuple[Dimension, ...]:
-    """The positions that a sliding kernel leaves; none where it covers the whole map."""
+    """The positions that remain after a sliding kernel; none if it covers the whole map."""
     before = [size_of(d) for d in spatial]
     if bare and list(kernel) == before and max(before, default=1) > 1:
         return ((),) * len(sizes)
@@ -139,11 +139,11 @@ def _einsum(reader: Reader, node: fx.Node, given: Given) -> Meaning:
 def _multiplied(
     reader: Reader, node: fx.Node, left: fx.Node, right: fx.Node, a: Dimension, b: Dimension
 ) -> None:
-    """Note what a contraction of ``left`` along ``a`` with ``right`` along ``b`` does."""
+    """Record the facts of a contraction of ``left`` along ``a`` with ``right`` along ``b``."""
     made = [n in reader.meaning for n in (left, right)]
     roles = roles_of(a) | roles_of(b)
     soft = [is_soft(a), is_soft(b)]
-    if any(soft) and not all(soft):  # where both are normalised, it is their similarity
+    if any(soft) and not all(soft):  # if both are normalised, it is their similarity
         value = roles_of(a if soft[1] and not soft[0] else b) - {"?"} or roles
         weights = reader.meaning.get(left if soft[0] else right)
         from_positions = bool(weights and weights.product and weights.product & POSITIONS)
@@ -153,7 +153,7 @@ def _multiplied(
         elif from_positions and "c" in value:
             reader.facts[node].add(Fact.CHANNEL_ATTENTION)
         else:
-            reader.facts[node].add(Fact.POINTWISE)  # a gate that weighs branches
+            reader.facts[node].add(Fact.POINTWISE)  # a gate that weights branches
     elif all(made):
         earlier = [reader.meaning[n].product for n in (left, right)]
         chain = set().union(*(p for p in earlier if p)) if any(earlier) else None

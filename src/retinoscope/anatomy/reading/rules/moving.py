@@ -1,4 +1,4 @@
-"""Layout: what moves entries about, and where each axis goes."""
+"""Rules for layout operations: where each axis goes when entries are moved."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _permute(reader: Reader, node: fx.Node, given: Given) -> Meaning:
 
 def _transpose(reader: Reader, node: fx.Node, given: Given) -> Meaning:
     axes = list(reader.axes(given["self"]))
-    # Named differently in each of its aliases; those without numbers turn the last two.
+    # The names differ between its aliases; those without numbers transpose the last two.
     a, b = cast(tuple[int, int], node.args[1:3] or (-2, -1))
     axes[a], axes[b] = axes[b], axes[a]
     return _moved(reader, node, axes)
@@ -137,7 +137,7 @@ def _cat(reader: Reader, node: fx.Node, given: Given) -> Meaning:
     axes[dim] = concatenate([p[dim] for p in pieces])
     block = [Factor(role, step) for role in "yx" if (step := finest_step(axes, role)) > 1]
     if roles_of(axes[dim]) == {"c"} and block and size_of(tuple(block)) == len(pieces):
-        # Every second row and column, put side by side: the blocks are now part of the channels.
+        # Every second row and column, concatenated: the blocks are now part of the channels.
         axes[dim] = (*single("c", size_of(axes[dim]) // len(pieces)), *block)
     return _moved(reader, node, axes)
 
@@ -205,7 +205,7 @@ def _im2col(reader: Reader, node: fx.Node, given: Given) -> Meaning:
             height / kernel[0],
             width / kernel[1],
         )
-    )  # patches side by side: rows and columns are split, not repeated
+    )  # patches in one dimension: rows and columns are split, not repeated
     around = (Factor("y", kernel[0], int(apart)), Factor("x", kernel[1], int(apart)))
     steps = kernel if apart else (1, 1)
     places = (Factor("y", rows, steps[0]), Factor("x", columns, steps[1]))
@@ -221,7 +221,7 @@ def _fold(reader: Reader, node: fx.Node, given: Given) -> Meaning:
 
 
 def _index(reader: Reader, node: fx.Node, given: Given) -> Meaning:
-    """Entries picked by a list: along that dimension, what stood where is no longer known."""
+    """Entries selected by a list: the positions along that dimension are no longer known."""
     axes, shape = list(reader.axes(given["self"])), reader.flow.shape(node)
     if "indices" in given:
         picked = [d for d, index in enumerate(given["indices"]) if index is not None]

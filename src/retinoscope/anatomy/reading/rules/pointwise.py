@@ -1,4 +1,4 @@
-"""Pointwise operations, norms and reductions: what mixes nothing, or only averages."""
+"""Rules for pointwise operations, norms and reductions, which mix nothing or only average."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _pointwise(reader: Reader, node: fx.Node, given: Given) -> Meaning:
 
 
 def _normalised(reader: Reader, node: fx.Node, axes: Axes) -> Axes:
-    """A tensor divided by its own sum or norm along a dimension is as good as a softmax."""
+    """A tensor divided by its own sum or norm along a dimension counts as a softmax."""
     dividend, divisor = node.args[0], node.args[1]
     while isinstance(divisor, fx.Node) and operation(divisor) not in {
         "sum",
