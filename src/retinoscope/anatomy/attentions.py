@@ -140,7 +140,7 @@ def weights(dissection: Dissection, attention: Attention) -> Spread:
     if attention.weights is None:
         return _fused(dissection, attention)
     axes = dissection.meaning[attention.weights].axes
-    soft = [place - len(axes) for place, d in enumerate(axes) if is_soft(d)]
+    soft = [index - len(axes) for index, d in enumerate(axes) if is_soft(d)]
     return _spread(axes, soft[-1])
 
 
@@ -154,7 +154,7 @@ def _fused(dissection: Dissection, attention: Attention) -> Spread:
 def _spread(axes: Axes, key_dim: int, query_dim: int | None = None) -> Spread:
     query_dim = query_dim or _query_dim(axes, key_dim)
     both = (query_dim + len(axes), key_dim + len(axes))
-    beside = [d for place, d in enumerate(axes) if place not in both]
+    beside = [d for index, d in enumerate(axes) if index not in both]
     unclear = any("?" in roles_of(d) for d in (*beside, axes[query_dim]))
     return Spread(
         places(axes[query_dim]),

@@ -109,10 +109,10 @@ def reshape(axes: Axes, shape: Sequence[int]) -> Axes:
     """
     factors = [factor for dimension in axes for factor in dimension]
     shaped: list[Dimension] = []
-    for place, size in enumerate(shape):
+    for index, size in enumerate(shape):
         taken = _take(factors, size)
         if taken is None:
-            return (*shaped, *(unknown(s) for s in shape[place:]))
+            return (*shaped, *(unknown(s) for s in shape[index:]))
         shaped.append(join(taken))
     if shaped and factors and roles_of(shaped[-1]) & POSITIONS:
         shaped[-1] = join([*shaped[-1], *factors])  # a single column without a dimension of its own

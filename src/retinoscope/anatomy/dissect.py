@@ -173,7 +173,7 @@ class _Anatomist:
             flops=sum(flops(self.flow, node) for node in piece.nodes) // (self.graph.batch or 1),
             module=self._module(piece),
             inner=tuple(
-                self._unit(part, None, place, before) for place, part in enumerate(piece.inner)
+                self._unit(part, None, index, before) for index, part in enumerate(piece.inner)
             ),
             parameters=parameters(
                 self.flow, piece.nodes, self.counted if counted is None else counted
@@ -248,10 +248,10 @@ def _assign(pieces: Sequence[Piece], positioned: Sequence[bool]) -> list[tuple[P
     The body starts at the first block or bottleneck after the first piece; in a plain chain (VGG),
     directly after the first piece. The head starts after the last state with positions.
     """
-    end = max((place + 1 for place, has in enumerate(positioned) if has), default=0)
+    end = max((index + 1 for index, has in enumerate(positioned) if has), default=0)
     if not end:  # paths that only meet at the logits (CrossViT): everything is one body
         return [(piece, None) for piece in pieces]
-    starts = [place for place in range(1, end) if _starts_body(pieces[place])]
+    starts = [index for index in range(1, end) if _starts_body(pieces[index])]
     start = starts[0] if starts else min(1, end)
     parts: list[tuple[Piece, Kind | None]] = []
     if start:

@@ -175,7 +175,7 @@ class Replay:
 
     def _without_unit(self, unit: Unit) -> Chain:
         segments = list(self.network.segments)
-        segments[self._place(unit)] = self._lesioned(unit)
+        segments[self._index(unit)] = self._lesioned(unit)
         return Chain(self._writer.preamble, segments)
 
     def resume(self, unit: str | Unit, state: State | Tensor) -> Tensor:
@@ -184,18 +184,18 @@ class Replay:
         ``state`` comes from :meth:`states`, changed or not, or is a tensor as the model stores it.
         """
         unit = self._find(unit)
-        place = self._place(unit)
+        index = self._index(unit)
         if unit not in self.anatomy.units:
             raise WrongInput(
-                f"{unit.name!r} is an inner unit of {self.anatomy.units[place].name!r}: other "
+                f"{unit.name!r} is an inner unit of {self.anatomy.units[index].name!r}: other "
                 "paths bypass it, so its state does not determine the output. Resume from the "
                 "outer unit."
             )
         raw = state.raw if isinstance(state, State) else state
         for ours in (self, *self._others.values()):
-            if images := ours._images_in(place, raw):
-                return ours.network.resume(place, raw, images)
-        one = self._dissection.flow.shape(self._pieces[place].exit, 1)
+            if images := ours._images_in(index, raw):
+                return ours.network.resume(index, raw, images)
+        one = self._dissection.flow.shape(self._pieces[index].exit, 1)
         raise WrongInput(
             f"A state after {unit.name!r} has the shape {one} for one image; "
             f"got {tuple(raw.shape)}."
@@ -213,13 +213,13 @@ class Replay:
         images, chain = len(batch), ours.network
         shared = chain.constants(images)
         state, reached = batch, 0
-        for unit in sorted(chosen, key=self._place):
-            place = self._place(unit)
-            while reached < place:
+        for unit in sorted(chosen, key=self._index):
+            index = self._index(unit)
+            while reached < index:
                 state = chain.segments[reached](state, images, *shared)
                 reached += 1
             lesioned = ours._lesioned(unit)(state, images, *shared)
-            yield unit, chain.finish(lesioned, place + 1, images, shared)
+            yield unit, chain.finish(lesioned, index + 1, images, shared)
 
     def _lesioned(self, unit: Unit) -> fx.GraphModule:
         """The segment that contains the unit, with the unit's output replaced by its skip."""
@@ -232,7 +232,7 @@ class Replay:
                     "connection can replace its output. Units that can be removed: "
                     f"{', '.join(removable) or 'none'}."
                 )
-            piece = self._pieces[self._place(unit)]
+            piece = self._pieces[self._index(unit)]
             swapped = {step.exit: step.skip.operand}
             self._without[unit.name] = self._writer.segment(piece, swapped=swapped)
         return self._without[unit.name]
@@ -240,7 +240,7 @@ class Replay:
     def _find(self, unit: str | Unit) -> Unit:
         return self.anatomy[unit if isinstance(unit, str) else unit.name]
 
-    def _place(self, unit: Unit) -> int:
+    def _index(self, unit: Unit) -> int:
         """The index in the chain of the unit, or of the outer unit that contains it."""
         outer = (u.name for u in self.anatomy if unit.name in {p.name for p in _with_inner(u)})
         return [u.name for u in self.anatomy].index(next(outer))
@@ -281,9 +281,9 @@ class Replay:
                 f"{batch.dtype}. Convert the images or the model."
             )
 
-    def _images_in(self, place: int, raw: Tensor) -> int | None:
+    def _images_in(self, index: int, raw: Tensor) -> int | None:
         """The number of images in a raw state; None if it is not a state of this unit."""
-        flow, exit = self._dissection.flow, self._pieces[place].exit
+        flow, exit = self._dissection.flow, self._pieces[index].exit
         fixed, most = flow.source.batch, flow.source.most
         if fixed is not None:
             return fixed if tuple(raw.shape) == flow.shape(exit) else None

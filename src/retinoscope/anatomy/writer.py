@@ -50,9 +50,9 @@ class Chain(nn.Module):
             outputs = segment(outputs[0], images, *shared)
             yield outputs
 
-    def resume(self, place: int, state: Tensor, images: int) -> Tensor:
-        """The logits that follow from the state after the segment at index ``place``."""
-        return self.finish(state, place + 1, images, self.constants(images))
+    def resume(self, index: int, state: Tensor, images: int) -> Tensor:
+        """The logits that follow from the state after the segment at ``index``."""
+        return self.finish(state, index + 1, images, self.constants(images))
 
     def finish(self, state: Tensor, start: int, images: int, shared: Sequence[Tensor]) -> Tensor:
         """Run the segments from ``start`` on."""
@@ -106,8 +106,8 @@ class _Sheet:
         self.written: dict[fx.Node, Any] = {node: self.graph.placeholder("state") for node in given}
         self.images = self.graph.placeholder("images")
         if given:
-            for place, node in enumerate(writer.shared):
-                self.written[node] = self.graph.placeholder(f"shared_{place}")
+            for index, node in enumerate(writer.shared):
+                self.written[node] = self.graph.placeholder(f"shared_{index}")
 
     def module(self, outputs: fx.Node | Sequence[fx.Node]) -> fx.GraphModule:
         """The finished module, which returns ``outputs``."""

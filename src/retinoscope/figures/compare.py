@@ -57,8 +57,8 @@ def side_by_side(charts: Sequence[Chart]) -> tuple[list[Chart], str]:
 def overlaid(charts: Sequence[Lines], names: Sequence[str]) -> Lines:
     """The lines of several single-line charts in one, each with its own colour and name."""
     lines = [
-        replace(chart.lines[0], colour=Colour("categorical", place), name=name)
-        for place, (chart, name) in enumerate(zip(charts, names, strict=True))
+        replace(chart.lines[0], colour=Colour("categorical", index), name=name)
+        for index, (chart, name) in enumerate(zip(charts, names, strict=True))
     ]
     spans = [chart.x_range for chart in charts]
     x_range = min(span[0] for span in spans), max(span[1] for span in spans)
@@ -78,9 +78,9 @@ def together(
     if shaded or len(lines) < 2 or len(lines) < len(charts):
         return None
     drawn = [
-        _of_model(line, name, colour, first=not place)
+        _of_model(line, name, colour, first=not index)
         for chart, name, colour in zip(lines, names, colours, strict=True)
-        for place, line in enumerate(chart.lines)
+        for index, line in enumerate(chart.lines)
     ]
     spans = [chart.x_range for chart in lines]
     x_range = min(span[0] for span in spans), max(span[1] for span in spans)

@@ -74,8 +74,8 @@ def _figure(array: Declared) -> Figure:
 def _bars(array: Declared) -> Figure:
     """One value for each of a few named parts, in the given order."""
     points = [
-        Point(float(place), float(v), float(e), f"{part} · {number(v)}{plus_minus(e)}")
-        for place, (part, v, e) in enumerate(
+        Point(float(index), float(v), float(e), f"{part} · {number(v)}{plus_minus(e)}")
+        for index, (part, v, e) in enumerate(
             zip(array.names, array.values, array.errors, strict=True)
         )
     ]
@@ -123,8 +123,8 @@ def _by_depth(array: Declared) -> Figure:
     units = zip(array.names, array.kinds, array.values, array.errors, strict=True)
     rows = tuple((unit, kind, number(v), number(e)) for unit, kind, v, e in units)
     points = [
-        Point(place / max(1, count - 1), float(y), float(e), f"{unit} · {kind} · {v} ± {error}")
-        for place, (y, e, (unit, kind, v, error)) in enumerate(
+        Point(index / max(1, count - 1), float(y), float(e), f"{unit} · {kind} · {v} ± {error}")
+        for index, (y, e, (unit, kind, v, error)) in enumerate(
             zip(array.values, array.errors, rows, strict=True)
         )
     ]
@@ -142,13 +142,13 @@ def _curves(array: Declared) -> Figure:
     places = np.broadcast_to(array.other("x", np.arange(values.shape[1])), values.shape)
     few = array.axis != "unit" and len(values) <= _FEW
     lines, rows = [], []
-    for place, names in enumerate(array.about_rows):
-        share = place / max(1, len(values) - 1)
-        colour = Colour("categorical", place) if few else Colour("sequential", share)
+    for index, names in enumerate(array.about_rows):
+        share = index / max(1, len(values) - 1)
+        colour = Colour("categorical", index) if few else Colour("sequential", share)
         points = [
             Point(float(x), float(y), float(e),
                   f"{' · '.join(names)} · {number(y)} at {array.x_label} {number(x)}")
-            for x, y, e in zip(places[place], values[place], array.errors[place], strict=True)
+            for x, y, e in zip(places[index], values[index], array.errors[index], strict=True)
         ]  # fmt: skip
         lines.append(Line(points, colour, names[0]))
         rows += [
@@ -180,8 +180,8 @@ def _bands(array: Declared) -> Iterator[Band]:
     """The kinds of units that have a colour, each extending half way to its neighbours."""
     subsamples = array.result.subsamples
     width = 1 / max(1, len(array.kinds) - 1)
-    for place, kind in enumerate(array.kinds):
-        shown = "subsampling" if place and subsamples and subsamples[place] else kind
+    for index, kind in enumerate(array.kinds):
+        shown = "subsampling" if index and subsamples and subsamples[index] else kind
         if shown in BANDS and shown not in _PLAIN:
-            start, stop = (place - 0.5) * width, (place + 0.5) * width
+            start, stop = (index - 0.5) * width, (index + 0.5) * width
             yield Band(max(0.0, start), min(1.0, stop), shown)

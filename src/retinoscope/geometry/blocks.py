@@ -35,8 +35,8 @@ def blocks(units: Sequence[Unit], by: By) -> dict[str, list[int]]:
         by: How parameters are grouped into blocks. Stem and head are separate stages.
     """
     found: dict[str, list[int]] = {}
-    for place, unit in enumerate(units):
-        found.setdefault(_called(unit, by), []).append(place)
+    for index, unit in enumerate(units):
+        found.setdefault(_called(unit, by), []).append(index)
     return found
 
 

@@ -82,15 +82,15 @@ class Curvature:
         """A vector of the size, type and device that products expect."""
         return self.gradient
 
-    def product(self, vector: Tensor, places: Sequence[int] | None = None) -> Tensor:
+    def product(self, vector: Tensor, indices: Sequence[int] | None = None) -> Tensor:
         """The Hessian times a vector (n,).
 
         Args:
             vector: A vector with one element per parameter element.
-            places: Indices of the parameters whose block of the Hessian is used. Default: all.
+            indices: Indices of the parameters whose block of the Hessian is used. Default: all.
         """
-        chosen = range(len(self._tensors)) if places is None else places
-        tensors = [self._tensors[place] for place in chosen]
+        chosen = range(len(self._tensors)) if indices is None else indices
+        tensors = [self._tensors[index] for index in chosen]
         parts = vector.split([tensor.numel() for tensor in tensors])
         shaped = [part.view_as(tensor) for part, tensor in zip(parts, tensors, strict=True)]
         found = self._attempt(lambda: self._multiply(shaped, tensors, chosen))
@@ -108,9 +108,9 @@ class Curvature:
         total = vectors[0].new_zeros(sum(vector.numel() for vector in vectors))
         for gradients in self._graphs():
             pairs = [
-                (gradients[place], vector)
-                for place, vector in zip(chosen, vectors, strict=True)
-                if gradients[place].requires_grad  # otherwise it is constant: a linear loss
+                (gradients[index], vector)
+                for index, vector in zip(chosen, vectors, strict=True)
+                if gradients[index].requires_grad  # otherwise it is constant: a linear loss
             ]
             if not pairs:
                 continue
@@ -139,10 +139,10 @@ class Curvature:
             return list(self._gradients)
         sums: list[Tensor | None] = [None] * len(self._tensors)
         for part in range(self._parts.count):
-            for place, found in enumerate(self._differentiate(part, count=True)):
+            for index, found in enumerate(self._differentiate(part, count=True)):
                 if found is not None:
-                    before = sums[place]
-                    sums[place] = found.detach() + (0 if before is None else before)
+                    before = sums[index]
+                    sums[index] = found.detach() + (0 if before is None else before)
         return sums
 
     def _differentiate(self, part: int, count: bool = False) -> Sequence[Tensor | None]:

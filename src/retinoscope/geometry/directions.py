@@ -77,7 +77,7 @@ def scaled(direction: Tensor, weight: Tensor, scale: Scale, axis: int = 0) -> Te
     """
     if scale == "none":
         return direction.to(weight)
-    others = tuple(place for place in range(weight.ndim) if place != axis)
+    others = tuple(index for index in range(weight.ndim) if index != axis)
     dimensions = others if scale == "filter" else (0,)
     wanted, own = (
         torch.linalg.vector_norm(tensor.cpu().double(), dim=dimensions, keepdim=True)

@@ -65,11 +65,11 @@ def squares(tensors: Mapping[str, Tensor], directions: Sequence[Direction]) -> n
     They determine the norm of every tensor at any coordinates.
     """
     found = np.zeros((len(tensors), 1 + len(directions), 1 + len(directions)))
-    for place, (name, tensor) in enumerate(tensors.items()):
+    for index, (name, tensor) in enumerate(tensors.items()):
         zero = torch.zeros_like(tensor)
         parts = [tensor, *(direction.get(name, zero).to(tensor) for direction in directions)]
         flat = torch.stack([part.detach().flatten().cpu().double() for part in parts])
-        found[place] = (flat @ flat.T).numpy()
+        found[index] = (flat @ flat.T).numpy()
     return found
 
 

@@ -16,6 +16,6 @@ def padded(rows: Iterable[np.ndarray]) -> np.ndarray:
     """
     listed = list(rows)
     table = np.full((len(listed), max(map(len, listed), default=0)), np.nan)
-    for place, row in enumerate(listed):
-        table[place, : len(row)] = row
+    for index, row in enumerate(listed):
+        table[index, : len(row)] = row
     return table

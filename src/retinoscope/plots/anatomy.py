@@ -141,8 +141,8 @@ def _box(ax: Axes, unit: Unit, left: float, width: float, middle: float) -> None
         facecolor=fill, edgecolor=_INK, linewidth=0.6, hatch=_HATCHES.get(unit.kind)
     )
     ax.add_patch(Rectangle((left + 0.08, middle - height / 2), width - 0.16, height, **style))
-    for place, inner in enumerate(unit.inner):
-        x = left + 0.2 + 0.55 * place
+    for index, inner in enumerate(unit.inner):
+        x = left + 0.2 + 0.55 * index
         part = dict(
             style, facecolor=_FILLS[inner.kind], hatch=_HATCHES.get(inner.kind), linewidth=0.4
         )

@@ -38,7 +38,7 @@ def plot_together(
         ax: The axes to draw on. Default: a new figure.
     """
     described = [figure(result, field) for result in results.values()]
-    colours = [Colour("categorical", place) for place in range(len(described))]
+    colours = [Colour("categorical", index) for index in range(len(described))]
     chart = together([one.chart for one in described], list(results), colours)
     if chart is None:
         raise WrongInput(

@@ -42,9 +42,9 @@ def plot(result: Search, ax: Axes | None = None) -> Axes:
             "held-out images, used for the choice", zorder=3,
     )  # fmt: skip
     _refused(result, ax)
-    for place, plan in enumerate(result.plans):
+    for index, plan in enumerate(result.plans):
         ax.annotate(
-            " ".join(map(str, plan)), (result.msas[place], result.held_out_mean[place]),
+            " ".join(map(str, plan)), (result.msas[index], result.held_out_mean[index]),
             xytext=(6, -9), textcoords="offset points", fontsize=7,
         )  # fmt: skip
     ax.set(xlabel="attention units", ylabel="accuracy")
@@ -56,18 +56,18 @@ def plot(result: Search, ax: Axes | None = None) -> Axes:
 
 def _refused(result: Search, ax: Axes) -> None:
     label, last = "refused", 0
-    for place, kept in enumerate(result.kept):
+    for index, kept in enumerate(result.kept):
         if kept:
-            last = place
+            last = index
             continue
-        ends = [last, place]
+        ends = [last, index]
         ax.plot(
             result.msas[ends], result.held_out_mean[ends], color=_CHOSE, linestyle=":", linewidth=1,
             zorder=1,
         )  # fmt: skip
         ax.errorbar(
-            result.msas[[place]], result.held_out_mean[[place]],
-            yerr=np.nan_to_num(result.held_out_deviation[[place]]), color=_CHOSE, marker="o",
+            result.msas[[index]], result.held_out_mean[[index]],
+            yerr=np.nan_to_num(result.held_out_deviation[[index]]), color=_CHOSE, marker="o",
             markersize=5, markerfacecolor="white", capsize=2, elinewidth=0.8, linestyle="none",
             label=label, zorder=2,
         )  # fmt: skip

@@ -350,10 +350,10 @@ class Hessian:
 
         groups = self._groups(units)
         values, sizes, products, unfinished = [], [], 0, 0
-        for index, places in enumerate(groups.values()):
-            size = sum(curvature.learned.tensors[place].numel() for place in places)
+        for index, members in enumerate(groups.values()):
+            size = sum(curvature.learned.tensors[member].numel() for member in members)
             found = self._search(subject, size)(
-                lambda vector, places=places: curvature.product(vector, places),
+                lambda vector, members=members: curvature.product(vector, members),
                 curvature.like[:size],
                 seed_of(self.seed, number, index + 1),
             )

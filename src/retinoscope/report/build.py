@@ -120,8 +120,8 @@ def render(collected: Collected, title: str = "") -> str:
     examined = told_apart(collected.examined)
     several = len(examined) > 1
     colours = {
-        subject.name: Colour("categorical", place) if several else Colour()
-        for place, subject in enumerate(examined)
+        subject.name: Colour("categorical", index) if several else Colour()
+        for index, subject in enumerate(examined)
     }
     script, style = _asset("page.js"), _asset("page.css")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
@@ -185,8 +185,8 @@ def _sections(examined: Sequence[Examined], colours: Mapping[str, Colour]) -> li
             groups.setdefault((result.probe, shared), []).append((subject, measured))
     ordered = sorted(groups.items(), key=lambda item: item[0])
     return [
-        _section(f"{probe}-{place}", probe, members, colours)
-        for place, ((probe, _), members) in enumerate(ordered)
+        _section(f"{probe}-{index}", probe, members, colours)
+        for index, ((probe, _), members) in enumerate(ordered)
     ]
 
 
@@ -214,8 +214,8 @@ def _section(
         [(subject, result.findings()) for subject, result in results],
         [(subject, protocol_lines(result.protocol)) for subject, result in results],
         [
-            (subject, f"{name}-{place}.json", address("application/json", as_json(result)))
-            for place, (subject, result) in enumerate(results)
+            (subject, f"{name}-{index}.json", address("application/json", as_json(result)))
+            for index, (subject, result) in enumerate(results)
         ],
     )  # fmt: skip
 
@@ -229,15 +229,15 @@ def _row(
     briefs = [protocol_in_brief(result, figure.chart.errors) for _, result, figure in members]
     same = len(set(briefs)) == 1
     panels = []
-    for place, ((subject, result, figure), chart) in enumerate(zip(members, charts, strict=True)):
+    for index, ((subject, result, figure), chart) in enumerate(zip(members, charts, strict=True)):
         drawn = svg(inked(chart, colours[subject]))
         panels.append(
             Panel(
-                subject, "" if same else briefs[place], figure, drawn,
+                subject, "" if same else briefs[index], figure, drawn,
                 surface(chart) if isinstance(chart, Map) else Markup(""),
                 address("text/csv", as_csv(figure)),
                 address("image/svg+xml", str(drawn)),
-                f"{result.probe}-{figure.field}-{place}",
+                f"{result.probe}-{figure.field}-{index}",
                 colours[subject].web,
             )
         )  # fmt: skip

@@ -99,10 +99,10 @@ def check_result(result: Result, subject: Subject, needs: Needs) -> None:
 
 def _check_draws(subject: Subject, batch: Batch, images: Tensor, together: Tensor) -> None:
     """Check that an image gets the same output alone as in a batch with the same seed."""
-    for place, index in enumerate(batch.indices):
+    for row, index in enumerate(batch.indices):
         with drawing(subject, 0, (index,)):
-            alone = subject.model(images[place : place + 1])
-        if not torch.allclose(alone, together[place : place + 1], rtol=1e-3, atol=1e-4):
+            alone = subject.model(images[row : row + 1])
+        if not torch.allclose(alone, together[row : row + 1], rtol=1e-3, atol=1e-4):
             raise NotDeterministic(
                 f"{subject.name}: an image gets a different output alone than in a batch, "
                 "although both passes have the same seed. Some random numbers are not drawn per "
@@ -132,10 +132,10 @@ def _depends_on_mode(module: nn.Module) -> bool:
 
 def _check_data(split: Split, name: str) -> Batch | None:
     """A few images, read once together and once one by one; raise if they differ."""
-    places = [round(i * (len(split) - 1) / (_FEW - 1)) for i in range(_FEW)] if len(split) else []
-    places = sorted(set(places))
-    together = list(split.batches(places, _FEW))
-    alone = list(split.batches(places, 1))
+    indices = [round(i * (len(split) - 1) / (_FEW - 1)) for i in range(_FEW)] if len(split) else []
+    indices = sorted(set(indices))
+    together = list(split.batches(indices, _FEW))
+    alone = list(split.batches(indices, 1))
     if not together or not len(together[0].images):
         return None
     (batch,) = together

@@ -107,7 +107,7 @@ class SharedPass:
             for groups, passes in zip(seen, found, strict=True):
                 groups += passes
         partial: dict[str, np.ndarray] = {}
-        for place, (watcher, looked) in enumerate(zip(self.watchers, seen, strict=True)):
+        for index, (watcher, looked) in enumerate(zip(self.watchers, seen, strict=True)):
             groups = [group for group in looked if group.indices]  # otherwise no image was readable
             whole = groups if watcher.needs.group else [_together(subject, groups)]
             for number, group in enumerate(whole):
@@ -115,7 +115,7 @@ class SharedPass:
                     found = watcher.gather(group)
                 except NotApplicable as reason:  # the other watchers continue
                     found = {_REFUSED: np.array(str(reason))}
-                partial |= {f"{place}:{number}:{name}": array for name, array in found.items()}
+                partial |= {f"{index}:{number}:{name}": array for name, array in found.items()}
         return partial
 
     def divided(self, partial: Partial) -> list[Partial | NotApplicable]:
@@ -123,11 +123,11 @@ class SharedPass:
         shares: list[dict[str, np.ndarray]] = [{} for _ in self.watchers]
         refused: dict[int, str] = {}
         for key, array in partial.items():
-            place, number, name = key.split(":", 2)
-            own = self.watchers[int(place)]
-            shares[int(place)][f"{number}:{name}" if own.needs.group else name] = array
+            index, number, name = key.split(":", 2)
+            own = self.watchers[int(index)]
+            shares[int(index)][f"{number}:{name}" if own.needs.group else name] = array
             if name == _REFUSED:
-                refused[int(place)] = str(array)
+                refused[int(index)] = str(array)
         return [NotApplicable(refused[i]) if i in refused else own for i, own in enumerate(shares)]
 
     def partials(self, kept: Partial) -> list[Partial]:
@@ -234,7 +234,7 @@ class SharedPass:
     ) -> list[dict[str, Any]]:
         kept: list[dict[str, Any]] = [{} for _ in self.watchers]
         needs = [watcher.needs for watcher in self.watchers]
-        taps = frozenset().union(*(needs[place].taps for place in asking))
+        taps = frozenset().union(*(needs[index].taps for index in asking))
         known = _known(parts)
         with torch.inference_mode():
             walks = [drawn_walk(subject, number, p.indices, p.images, taps) for p in parts]
@@ -244,13 +244,13 @@ class SharedPass:
                     Sight((state,), part.indices, part.labels, called, number)
                     for state, part in zip(states, parts, strict=True)
                 ]
-                for place in asking:
-                    if needs[place].maps and not has_maps(whole.unit):
+                for index in asking:
+                    if needs[index].maps and not has_maps(whole.unit):
                         continue
-                    seen = [whole] if needs[place].group or len(parts) == 1 else apart
-                    rows = [self.watchers[place].watch(sight) for sight in seen]
+                    seen = [whole] if needs[index].group or len(parts) == 1 else apart
+                    rows = [self.watchers[index].watch(sight) for sight in seen]
                     if rows[0] is not None:
-                        kept[place][whole.unit.name] = _arrays(rows)
+                        kept[index][whole.unit.name] = _arrays(rows)
         return kept
 
 

@@ -256,18 +256,18 @@ def _splits(
     splits: dict[str, Split] = {}
     for name, source in sources.items():
         classes, reason = model_classes(source, outputs, known, classifier)
-        places = balanced_subset(
+        indices = balanced_subset(
             source.labels, len(source), specification.images, specification.seed
         )
         # Images generated at the model's size need no crop.
         made = hasattr(source, "read_many")
         augmentation = specification.augmentation or Augmentation()
         splits[name] = ImageSplit(
-            name, source, places,
+            name, source, indices,
             replace(preprocessing, crop_pct=1.0) if made else preprocessing,
             channels, classes, outputs, called=specification.data, unlabelled_because=reason,
             in_training=augmentation if name == "train" else None, seed=specification.seed,
-            balanced=source.labels is not None and len(places) < len(source),
+            balanced=source.labels is not None and len(indices) < len(source),
         )  # fmt: skip
     return splits
 

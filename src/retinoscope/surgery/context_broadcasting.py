@@ -133,7 +133,7 @@ def _units(table: Table, kind: Kind) -> list[Unit]:
     if kind is not Kind.MLP:
         return table.units((kind,))
     chain = [unit for unit in table.whole.walk() if not unit.inner]
-    before = {unit.name: chain[place - 1] for place, unit in enumerate(chain) if place}
+    before = {unit.name: chain[index - 1] for index, unit in enumerate(chain) if index}
     found = [
         unit
         for unit in table.units((Kind.MLP, Kind.CONV))

@@ -75,7 +75,7 @@ def _changed(answer: Any, key: int | str | None, parts: nn.Sequential) -> Any:
         changed = copy(answer)
         changed[key] = parts(answer[key])
         return changed
-    entries = [parts(entry) if place == key else entry for place, entry in enumerate(answer)]
+    entries = [parts(entry) if index == key else entry for index, entry in enumerate(answer)]
     return answer._make(entries) if hasattr(answer, "_make") else type(answer)(entries)
 
 

@@ -128,7 +128,7 @@ def test_an_image_without_positions():
 def test_modules_that_are_no_backbones():
     with pytest.raises(WrongInput, match="Embedding does not accept images"):
         dissect(nn.Embedding(5, 5), 16)
-    with pytest.raises(NotABackbone, match="cannot be called with a batch of images alone"):
+    with pytest.raises(NotABackbone, match="cannot be called with only a batch of images"):
         dissect(nn.MultiheadAttention(4, 1), 16)
     with pytest.raises(NotABackbone, match="The model's output is its input"):
         dissect(nn.Identity(), 16)

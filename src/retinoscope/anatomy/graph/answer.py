@@ -61,5 +61,5 @@ def _entries(answer: Any, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
         for name, entry in answer.items():
             yield from _entries(entry, f"{prefix}.{name}" if prefix else str(name))
     elif isinstance(answer, Sequence) and not isinstance(answer, str):
-        for place, entry in enumerate(answer):
-            yield from _entries(entry, f"{prefix}.{place}" if prefix else str(place))
+        for index, entry in enumerate(answer):
+            yield from _entries(entry, f"{prefix}.{index}" if prefix else str(index))

@@ -21,7 +21,7 @@ def graph_hash(graph: Graph) -> str:
     Only the shapes of parameters and buffers are included; their values change in training.
     """
     digest = hashlib.sha256()
-    places = {node: place for place, node in enumerate(graph.graph.nodes)}
+    places = {node: index for index, node in enumerate(graph.graph.nodes)}
     for node in graph.graph.nodes:
         arguments = map_arg((node.args, node.kwargs), lambda n: f"%{places[n]}")
         written = f"{node.op} {node.target if node.op == 'call_function' else ''} {arguments}"

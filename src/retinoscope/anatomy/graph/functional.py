@@ -81,7 +81,7 @@ def _replace_in_place(graph: fx.Graph) -> bool:
     It is safe if no view shares memory with the tensor that is written to. Later readers of that
     tensor then use the result of the functional version. If it is not safe, nothing is changed.
     """
-    order = {node: place for place, node in enumerate(graph.nodes)}
+    order = {node: index for index, node in enumerate(graph.nodes)}
     writers = [node for node in graph.nodes if _writes(node)]
     if not all(_twin(node) and not _has_views(node.args[0]) for node in writers):
         return False

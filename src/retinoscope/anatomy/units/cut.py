@@ -124,31 +124,31 @@ class Cutter:
         """
         joined: list[Piece] = []
         entry_width = 0
-        place = 0
-        while place < len(pieces):
-            end = place
-            if not pieces[place].block and joined:
-                end = self._bottleneck_end(pieces, place, entry_width)
-            piece = Piece([step for p in pieces[place : end + 1] for step in p.steps])
+        index = 0
+        while index < len(pieces):
+            end = index
+            if not pieces[index].block and joined:
+                end = self._bottleneck_end(pieces, index, entry_width)
+            piece = Piece([step for p in pieces[index : end + 1] for step in p.steps])
             if joined and self._belongs_before(piece, joined[-1]):
                 joined[-1].steps += piece.steps
             else:
                 joined.append(piece)
             entry_width = self.widths.get(joined[-1].exit, 0)
-            place = end + 1
+            index = end + 1
         return joined
 
-    def _bottleneck_end(self, pieces: Sequence[Piece], place: int, entry_width: int) -> int:
-        width = self.widths.get(pieces[place].exit, 0)
+    def _bottleneck_end(self, pieces: Sequence[Piece], index: int, entry_width: int) -> int:
+        width = self.widths.get(pieces[index].exit, 0)
         if width <= entry_width:
-            return place
-        for end in range(place + 1, len(pieces)):
+            return index
+        for end in range(index + 1, len(pieces)):
             piece = pieces[end]
             if piece.block or Fact.POOL in piece.facts or piece.exit not in self.widths:
                 break
             if self._is_projection(piece):
-                return end if self.widths[piece.exit] <= width else place
-        return place
+                return end if self.widths[piece.exit] <= width else index
+        return index
 
     def _belongs_before(self, piece: Piece, before: Piece) -> bool:
         if any(step.attends for step in before.steps if step.work):

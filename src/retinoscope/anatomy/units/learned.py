@@ -96,11 +96,11 @@ def _summed(flow: Flow, node: fx.Node) -> list[tuple[fx.Node, int | None]]:
     left, _, outcome = str(equation).replace(" ", "").partition("->")
     letters = left.split(",")
     found: list[tuple[fx.Node, int | None]] = []
-    for place, operand in enumerate(cast(Sequence[fx.Node], operands)):
-        others = "".join(letters[:place] + letters[place + 1 :])
-        own = [letters[place].find(x) for x in letters[place] if x in outcome and x not in others]
+    for index, operand in enumerate(cast(Sequence[fx.Node], operands)):
+        others = "".join(letters[:index] + letters[index + 1 :])
+        own = [letters[index].find(x) for x in letters[index] if x in outcome and x not in others]
         if operand not in flow.dependent:
-            found.append((operand, own[0] if own and "." not in letters[place] else None))
+            found.append((operand, own[0] if own and "." not in letters[index] else None))
     return found
 
 

@@ -71,7 +71,7 @@ class Stepper:
     def __init__(self, flow: Flow, facts: dict[fx.Node, set[Fact]]) -> None:
         self.flow = flow
         self.facts = facts
-        self.order = {node: place for place, node in enumerate(flow.dependent)}
+        self.order = {node: index for index, node in enumerate(flow.dependent)}
 
     def steps(self, entry: fx.Node, exit: fx.Node) -> Iterator[Step]:
         """The steps between consecutive cut vertices of the paths from ``entry`` to ``exit``."""

@@ -29,8 +29,8 @@ def bars_svg(chart: Bars) -> Markup:
     parts = x_axis([(v, across(v)) for v in ticks(low, high)], chart.label,
                    (left, WIDTH - _RIGHT), base)  # fmt: skip
     parts.append(rule(across(0.0), _ABOVE, across(0.0), base, "#666"))
-    for place, (point, name) in enumerate(zip(chart.points, chart.names, strict=True)):
-        middle = _ABOVE + _BAR * (place + 0.5)
+    for index, (point, name) in enumerate(zip(chart.points, chart.names, strict=True)):
+        middle = _ABOVE + _BAR * (index + 0.5)
         parts.append(text(shortened(name, int((left - 10) / 6.2)), left - 8, middle + 4, "end"))
         parts += _bar(point, middle, across)
     return drawing(parts, chart.name, base + _BOTTOM, "chart bars")

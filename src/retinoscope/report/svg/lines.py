@@ -107,9 +107,9 @@ class _Canvas:
         where = highest.index(min(highest))
         x = (WIDTH - _RIGHT - 6, (_LEFT + WIDTH - _RIGHT) / 2, _LEFT + 6)[where]
         return [
-            words(shortened(line.name, 56), x, _TOP + 14 * (place + 1), line.colour.web,
+            words(shortened(line.name, 56), x, _TOP + 14 * (index + 1), line.colour.web,
                   ("end", "middle", "start")[where])
-            for place, line in enumerate(drawn)
+            for index, line in enumerate(drawn)
         ]  # fmt: skip
 
     def _line(self, line: Line) -> list[Markup]:
