@@ -59,10 +59,10 @@ def test_a_failure_among_several_is_told_by_the_exit_code(tmp_path):
         (["examine", TINY, "--probe", "./x.py:Probe"], "There is no file './x.py'"),
         (["examine", f"a={TINY}", f"a={TINY}"], "The label 'a' is given to more than one model"),
         (["examine", TINY, "--hessian-batches", "4"], "Write it as --probe hessian:batches=4 and"),
-        (["examine", TINY, "--hessian-batches=4"], "--hessian-batches is no flag any more"),
+        (["examine", TINY, "--hessian-batches=4"], "--hessian-batches is no longer a flag"),
         (
             ["examine", TINY, "--hessian-again", "--hessian-tolerance", "0.01"],
-            "--hessian-again, --hessian-tolerance are no flags any more: settings follow the name "
+            "--hessian-again, --hessian-tolerance are no longer flags: settings follow the name "
             "of their probe. Write it as --probe hessian:again=True,tolerance=0.01",
         ),
         (

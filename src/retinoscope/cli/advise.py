@@ -28,7 +28,7 @@ def advise(
     model: Annotated[str, Argument(help=f"A CNN. {MODEL}", metavar="MODEL")],
     msas: Annotated[
         int,
-        Option(help="Attention units to place at most: 4 for CIFAR in the paper, 6 for ImageNet."),
+        Option(help="Maximum number of attention units: 4 for CIFAR in the paper, 6 for ImageNet."),
     ] = 4,
 ) -> None:
     """Advise where attention should go: measure each stage's variance and propose a plan.

@@ -34,8 +34,8 @@ def anatomy(
 ) -> None:
     """Show what models are made of: their units, kinds, stages, resolutions and cost.
 
-    The units are read from the computation graph, never from names, so this works on models that
-    nobody here has seen. Nothing is downloaded: an anatomy needs no weights.
+    The units are read from the computation graph, not from module names, so this works on any
+    model, including your own. Nothing is downloaded: an anatomy needs no weights.
 
     [dim]retinoscope anatomy resnet50 swin_tiny_patch4_window7_224 --picture anatomy.svg[/]
     """

@@ -28,7 +28,7 @@ def build(
     apply: Annotated[
         list[str] | None,
         Option(
-            help="A surgery, once for each in turn: [cyan]name:key=value,key=value[/]. "
+            help="A surgery; may be repeated, applied in order: [cyan]name:key=value,key=value[/]. "
             "See: retinoscope list surgeries",
             show_default=False,
         ),
@@ -39,10 +39,10 @@ def build(
     *,
     model_settings: dict[str, Any],
 ) -> None:
-    """Change a model: operate on any backbone and write the outcome to one file.
+    """Change a model: apply surgeries to any backbone and write the result to one file.
 
-    Weights that still fit are kept. The file says how its model is built, so it is a model's name:
-    retinoscope examine F.safetensors.
+    Weights that still fit are kept. The file records how its model is built, so other commands take
+    it as a model: retinoscope examine F.safetensors.
 
     [dim]retinoscope build resnet50 --apply 'build_up:msa_per_stage=(0,1,1,2),grow=True' --out
     alter.safetensors[/]

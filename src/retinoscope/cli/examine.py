@@ -25,12 +25,12 @@ from retinoscope.run.specification import SubjectSpecification, check_asked
 from retinoscope.workflows.presets import chosen
 
 TOUR = ("micro_resnet", "micro_vit", "micro_alternet")
-"""What is examined where no model is named: three small networks whose weights come along."""
+"""What is examined where no model is named: three small networks with packaged weights."""
 
-_MODEL = f"""{MODEL}. [cyan]LABEL=NAME[/] gives a model a label. Without any: a tour of three small
-networks whose weights come along."""
+_MODEL = f"""{MODEL}. [cyan]LABEL=NAME[/] gives a model a label. Default: three small networks
+with packaged weights."""
 _PRESET = """Which probes, on how many images: [cyan]quick[/] (accuracy, fourier, variance; the
-default), [cyan]standard[/] (adds the loss around the weights and its curvature; minutes) or
+default), [cyan]standard[/] (adds landscape, trajectory and hessian; minutes) or
 [cyan]paper[/] (all images and mini-batches; hours). See: retinoscope list presets"""
 _PROBE = """Measure this instead of what the preset says, or in addition to it if --preset is given;
 may be repeated: [cyan]fourier[/], [cyan]hessian:k=10,batches=8[/], [cyan]./file.py:Class:k=3[/].
@@ -75,20 +75,26 @@ def examine(
     ] = None,
     fresh: Annotated[
         bool,
-        Option("--fresh", help="Start over: forget what the folder holds.", rich_help_panel=_WORK),
+        Option(
+            "--fresh",
+            help="Delete the results in the run folder and start over.",
+            rich_help_panel=_WORK,
+        ),
     ] = False,
-    jobs: Annotated[int, Option(help="Processes that measure.", min=1, rich_help_panel=_WORK)] = 1,
+    jobs: Annotated[
+        int, Option(help="Number of worker processes.", min=1, rich_help_panel=_WORK)
+    ] = 1,
     ray: Annotated[
         str | None,
-        Option(help="Measure on a Ray cluster: its address, auto or local.", rich_help_panel=_WORK),
+        Option(help="Run on a Ray cluster: its address, auto or local.", rich_help_panel=_WORK),
     ] = None,
     *,
     work: dict[str, Any],
 ) -> None:
     """Show how models work: measure every unit, and end with a report to read.
 
-    The time is estimated before work starts. The same command goes on where it was stopped, and
-    does nothing twice. Without a model, it looks at three small networks that come along.
+    The time is estimated before work starts. The same command resumes a run that was stopped and
+    repeats no finished work. Without a model, it examines three small packaged networks.
 
     [dim]retinoscope examine resnet50 vit_tiny_patch16_224 --data ./photos[/]
 
@@ -115,8 +121,8 @@ def examine(
         )  # fmt: skip
     except KeyboardInterrupt:
         console.print(
-            "Stopped. What was finished is kept, and the page says what is not: the same command "
-            "goes on from there."
+            "Stopped. Finished work is kept and the page lists what is unfinished; the same "
+            "command goes on from there."
         )
         raise Exit(130) from None
     for model, reason in done.failures:
@@ -143,7 +149,7 @@ def refuse_old_flags(arguments: Sequence[str]) -> None:
     Example:
         >>> refuse_old_flags(["--hessian-batches", "4"])
         Traceback (most recent call last):
-        retinoscope.core.errors.WrongInput: --hessian-batches is no flag any more: settings follow \
+        retinoscope.core.errors.WrongInput: --hessian-batches is no longer a flag: settings follow \
 the name of their probe. Write it as --probe hessian:batches=4 and name the other probes that you \
 want with --probe as well.
     """
@@ -164,7 +170,7 @@ want with --probe as well.
         asked.setdefault(name, {})[key] = _value(name, key, found, arguments[index + 1 :])
     if asked:
         written = [f"--probe {shlex.quote(str(Specification(*one)))}" for one in asked.items()]
-        more = "is no flag any more" if len(flags) == 1 else "are no flags any more"
+        more = "is no longer a flag" if len(flags) == 1 else "are no longer flags"
         raise WrongInput(
             f"{', '.join(flags)} {more}: settings follow the name of their probe. Write it as "
             f"{' '.join(written)} and name the other probes that you want with --probe as well."

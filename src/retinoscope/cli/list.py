@@ -36,7 +36,7 @@ def list(  # the command's name
         ),
     ] = "",
     filter: Annotated[
-        str, Option("--filter", help="Only models whose name contains this, or fits it: vit_*_32.")
+        str, Option("--filter", help="Only models whose name contains or matches this: vit_*_32.")
     ] = "",
 ) -> None:
     """List the models, probes, presets, surgeries, recipes or data that can be named.
@@ -78,7 +78,7 @@ def _presets(console: Console) -> None:
         images = "all images" if preset.images is None else f"{preset.images} images per split"
         rows.append((preset.name, f"{preset.about}. {images}: {', '.join(preset.probes)}"))
     _table(console, rows)
-    _hint(console, "Use one: retinoscope examine MODEL --preset standard")
+    _hint(console, "Use it with: retinoscope examine MODEL --preset standard")
 
 
 def _surgeries(console: Console) -> None:

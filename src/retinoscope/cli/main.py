@@ -33,10 +33,10 @@ def _show_version(wanted: bool) -> None:
 def _options(
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_show_version, is_eager=True, help="Show and stop."),
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
     ] = False,
 ) -> None:
-    """Shows how vision backbones work, and builds better ones: timm's, anyone's, your own."""
+    """Show how vision backbones work, and build better ones: from timm or your own code."""
 
 
 for _name in COMMANDS:

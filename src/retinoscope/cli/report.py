@@ -11,12 +11,12 @@ from typer import Argument, Option
 
 def report(
     runs: Annotated[
-        list[Path], Argument(help="Folders that examine or train has written.", metavar="RUN...")
+        list[Path], Argument(help="Folders written by examine or train.", metavar="RUN...")
     ],
     out: Annotated[Path, Option("-o", "--out", help="The file to write.")] = Path("report.html"),
-    title: Annotated[str, Option(help="Of the page; the names of the models if not given.")] = "",
+    title: Annotated[str, Option(help="Title of the page. Default: the names of the models.")] = "",
 ) -> None:
-    """Make one page of several runs, side by side; no model and no network is needed.
+    """Make one page from several run folders. Needs no model and no network.
 
     [dim]retinoscope report runs/monday runs/tuesday -o comparison.html[/]
     """

@@ -30,12 +30,12 @@ _EVERY = 10.0
 
 @with_fields(
     "changes", Recipe, "data", "size", "mean", "std",
-    panel="Instead of the recipe's own", shown={"data": ""},
+    panel="Override the recipe", shown={"data": ""},
 )  # fmt: skip
 @with_fields("machine", SubjectSpecification, "root", "workers", "device", panel="Options")
 def search(
     model: Annotated[
-        str, Argument(help=f"A CNN, whose weights are not used. {MODEL}", metavar="MODEL")
+        str, Argument(help=f"A CNN; its weights are not used. {MODEL}", metavar="MODEL")
     ],
     changes: dict[str, Any],
     recipe: Annotated[
@@ -46,37 +46,35 @@ def search(
         ),
     ] = "micro",
     seeds: Annotated[
-        int, Option(help="Trainings of each candidate; their mean decides.", min=1)
+        int, Option(help="Training runs (seeds) per candidate; their mean decides.", min=1)
     ] = 3,
     out: Annotated[
-        Path | None, Option(help="The folder. Default: runs/search-RECIPE-MODEL-DATA.")
+        Path | None, Option(help="Output folder. Default: runs/search-RECIPE-MODEL-DATA.")
     ] = None,
     most: Annotated[
         int | None,
         Option(
-            help="Attention units to place at most: 4 for CIFAR in the paper, 6 for ImageNet. "
-            "Default: as many as help.",
+            help="Maximum number of attention units: 4 for CIFAR in the paper, 6 for ImageNet. "
+            "Default: as many as raise accuracy.",
             min=1,
         ),
     ] = None,
     grow: Annotated[
-        bool, Option("--grow", help="Add units where alternation leaves no room for the last.")
+        bool, Option("--grow", help="Add units if alternation leaves no room for the last one.")
     ] = False,
-    jobs: Annotated[
-        int, Option(help="Seeds that are trained at a time, each on one core.", min=1)
-    ] = 1,
+    jobs: Annotated[int, Option(help="Seeds trained in parallel, each on one core.", min=1)] = 1,
     *,
     machine: dict[str, Any],
 ) -> None:
-    """Search where attention pays: train a CNN with more and more of it, from its end on.
+    """Search for the units of a CNN that should become attention, by training candidates.
 
-    One convolutional unit after the other is replaced by attention, from the end of the last stage.
-    What raises accuracy is kept; where one more does not, the search goes on at the end of the
-    stage before (Park & Kim, 2022, fig. 12a).
+    Starting at the end of the last stage, one convolutional unit at a time is replaced by
+    attention. A replacement that raises accuracy is kept; otherwise the search continues at the end
+    of the previous stage (Park & Kim, 2022, fig. 12a).
 
-    Held-out training images decide, so that the test split, shown beside, can judge. Differences
-    within the deviation over seeds are chance: give more --seeds. The same command goes on where it
-    was stopped.
+    Candidates are compared on held-out training images; test accuracy is only reported. Differences
+    smaller than the deviation over seeds are noise: use more --seeds. The same command resumes a
+    search that was stopped.
 
     [dim]retinoscope search micro_resnet --recipe micro:epochs=4 --seeds 3 --jobs 2 --out
     runs/where[/]

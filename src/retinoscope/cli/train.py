@@ -19,13 +19,13 @@ from retinoscope.run.specification import SubjectSpecification, check_asked
 from retinoscope.train.recipe import Recipe, changed
 
 _RECIPE = """Which recipe: [cyan]micro[/], [cyan]cifar_strong[/], [cyan]cifar_strong.original[/], …;
-settings behind a colon ([cyan]cifar_strong:lr=0.001,mixup=0,sam=0.05[/]). See: retinoscope list
+settings follow a colon ([cyan]cifar_strong:lr=0.001,mixup=0,sam=0.05[/]). See: retinoscope list
 recipes"""
 
 
 @with_fields(
     "changes", Recipe, "model", "data", "epochs", "batch", "seed", "size", "mean", "std",
-    panel="Instead of the recipe's own",
+    panel="Override the recipe",
     shown=dict.fromkeys(("model", "data", "epochs", "batch", "seed"), ""),
 )  # fmt: skip
 @with_fields(
@@ -37,23 +37,24 @@ def train(
     machine: dict[str, Any],
     recipe: Annotated[str, Argument(help=_RECIPE, metavar="RECIPE")] = "micro",
     out: Annotated[
-        Path | None, Option(help="The folder. Default: runs/RECIPE-MODEL-DATA-SEED.")
+        Path | None, Option(help="Output folder. Default: runs/RECIPE-MODEL-DATA-SEED.")
     ] = None,
     track: Annotated[
         list[str] | None,
-        Option(help="Also log to tensorboard, wandb or mlflow, once for each."),
+        Option(help="Also log to tensorboard, wandb or mlflow; may be repeated."),
     ] = None,
     checkpoint_every: Annotated[
-        float, Option(help="Seconds between two checkpoints; no run loses more.", min=0)
+        float, Option(help="Seconds between checkpoints: the most that a killed run loses.", min=0)
     ] = 60.0,
     until: Annotated[
-        int | None, Option(help="Stop after so many steps in all; the same command goes on.", min=1)
+        int | None,
+        Option(help="Stop after this many steps; the same command resumes.", min=1),
     ] = None,
 ) -> None:
-    """Train a model by a recipe: weights at the start, after warm-up and at the end, a log.
+    """Train a model with a recipe; writes a log and snapshots (start, after warm-up, end).
 
-    The same command goes on where it was stopped, and ends with the same weights bit for bit. A
-    recipe that was changed is refused on the old folder. On several machines or GPUs:
+    The same command resumes a training that was stopped and ends with bit-identical weights. A
+    changed recipe needs a new folder. On several machines or GPUs:
 
     [dim]torchrun --nproc-per-node 4 -m retinoscope train imagenet_strong --model resnet50[/]
 

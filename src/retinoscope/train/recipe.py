@@ -33,9 +33,7 @@ class Recipe:
         "A timm name, torchvision:NAME, hf:NAME, path/file.py:function, or a file that was built "
         "or trained before.",
     )
-    data: str = setting(
-        "cues", "Images with a train split; retinoscope list data shows which there are."
-    )
+    data: str = setting("cues", "Images with a train split; see retinoscope list data.")
     size: tuple[int, ...] = setting(
         (), "Image size: 224, or 224x160 for height x width. Default: the model's own."
     )
@@ -50,9 +48,9 @@ class Recipe:
     optimiser: str = setting("adamw", "A name that timm knows: adamw, momentum (SGD), lamb, …")
     lr: float = setting(1.25e-4, "Learning rate after warm-up.", at_least=0)
     momentum: float = setting(0.9, "Momentum, for optimisers that have one.", at_least=0, below=1)
-    weight_decay: float = setting(0.05, "Weight decay, as the optimiser means it.", at_least=0)
+    weight_decay: float = setting(0.05, "Weight decay of the optimiser.", at_least=0)
     decayed: Literal["all", "matrices"] = setting(
-        "all", "What decays: all parameters, or all but norms and biases."
+        "all", "Apply weight decay to all parameters, or to all but norms and biases."
     )
     schedule: Literal["cosine", "steps", "constant"] = setting(
         "cosine", "Schedule of the learning rate."
@@ -61,24 +59,29 @@ class Recipe:
     milestones: tuple[int, ...] = setting(
         (), "Epochs after warm-up at which schedule=steps lowers the learning rate."
     )
-    factor: float = setting(0.1, "Factor of each of these steps.", above=0)
-    advance: Literal["epoch", "step"] = setting("epoch", "How often the schedule moves.")
+    factor: float = setting(0.1, "Factor by which each step lowers the learning rate.", above=0)
+    advance: Literal["epoch", "step"] = setting(
+        "epoch", "Update the learning rate every epoch or every step."
+    )
     warmup: int = setting(
         5, "Epochs in which the learning rate rises linearly, in addition to the others.",
         at_least=0,
     )  # fmt: skip
     idle_start: bool = setting(
-        False, "Let the first step have a learning rate of 0, as the papers' code does."
+        False, "Start warm-up at a learning rate of 0, as the papers' code does."
     )
     clip: float = setting(0.0, "Clip the gradient to this norm; 0 for no clipping.", at_least=0)
     augmentation: Augmentation = setting(
-        Augmentation(), "What is done to the images; its settings can be named like the others."
+        Augmentation(), "Augmentation of the images; its settings are written like the others."
     )
     drop_path: float = setting(
-        0.0, "Stochastic depth of the last branch, rising linearly to it.", at_least=0, below=1
+        0.0,
+        "Stochastic depth rate of the last block; it rises linearly with depth.",
+        at_least=0,
+        below=1,
     )
     ema: float = setting(
-        0.0, "Decay of an average of the weights, kept instead of them; 0 for none.",
+        0.0, "Decay of the exponential moving average of the weights; 0 for none.",
         at_least=0, below=1,
     )  # fmt: skip
     sam: float = setting(
@@ -90,35 +93,38 @@ class Recipe:
     distillation: Literal["none", "hard", "soft"] = setting("none", "Distil from a teacher.")
     teacher: str = setting("", "The teacher's name or file.")
     teaching: float = setting(
-        0.5, "Share of the loss that is the teacher's.", at_least=0, at_most=1
+        0.5,
+        "Weight of the distillation loss; the rest is the loss on the labels.",
+        at_least=0,
+        at_most=1,
     )
     temperature: float = setting(1.0, "Temperature of a soft teacher.", above=0)
     fraction: float = setting(
-        1.0, "Share of the training images to use, the same of each class.", above=0, at_most=1
+        1.0, "Share of the training images to use, balanced over classes.", above=0, at_most=1
     )
     holdout: float = setting(
-        0.0, "Share of the training images held out to be scored on instead of the test split.",
+        0.0, "Share of the training images held out for validation instead of the test split.",
         at_least=0, below=1,
     )  # fmt: skip
     scored: int = setting(
-        0, "Images that are scored each epoch, the same of each class; 0 for all.", at_least=0
+        0, "Images evaluated each epoch, balanced over classes; 0 for all.", at_least=0
     )
     pretrained: bool = setting(False, "Start from published weights.")
     weights: str = setting("", "A file of weights to start from.")
     accumulate: int = setting(
-        1, "Parts of a batch that go through the network one after the other.", at_least=1
+        1, "Gradient accumulation: parts into which each batch is split.", at_least=1
     )
     precision: Literal["float32", "bfloat16", "float64"] = setting(
         "float32", "bfloat16 is autocast: weights stay in float32."
     )
-    channels_last: bool = setting(False, "Lay images out with the channels last.")
+    channels_last: bool = setting(False, "Use the channels-last memory format.")
     compile: bool = setting(False, "Use torch.compile.")
     snapshots: int = setting(
-        0, "Keep the weights every so many epochs; 0 for start, warm-up and end only.", at_least=0
+        0, "Save a snapshot every this many epochs; 0 for start, warm-up and end only.", at_least=0
     )
     seed: int = setting(
         0,
-        "Random seed for first weights, order, augmentation and dropout.",
+        "Random seed for initial weights, image order, augmentation and dropout.",
         at_least=0,
         at_most=MAX_SEED,
     )
