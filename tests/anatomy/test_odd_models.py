@@ -361,7 +361,7 @@ def test_models_that_are_none():
     with pytest.raises(NotABackbone, match=r"The model must be an nn\.Module; got the class Net"):
         dissect(Net, 32)
     scripted = torch.jit.script(nn.Sequential(nn.Conv2d(3, 4, 3)))
-    with pytest.raises(NotABackbone, match=r"give the nn\.Module it was made from"):
+    with pytest.raises(NotABackbone, match=r"pass the nn\.Module it was made from"):
         dissect(scripted, 32)
 
 

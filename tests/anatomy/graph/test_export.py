@@ -69,7 +69,7 @@ def test_several_candidates_are_asked_for():
 
 
 def test_no_tensor_at_all():
-    with pytest.raises(NotABackbone, match="returns str, in which there is no tensor"):
+    with pytest.raises(NotABackbone, match="returns str, which contains no tensor"):
         dissect(Answering(lambda *_: "cat"), 16)
 
 
