@@ -129,7 +129,8 @@ def _open_lock(folder: Path) -> IO[bytes]:
     """Open the lock file; its lock ends with this process, even if forked processes live on."""
     file = (folder / LOCK).open("ab")
     if hasattr(os, "register_at_fork"):
-        # A lock is held by all processes that inherit the file; a killed process must not hold it.
+        # All processes that inherit the file hold its lock, so children close it: otherwise they
+        # would keep the lock after their parent was killed.
         held = weakref.ref(file)
         os.register_at_fork(after_in_child=lambda: (kept := held()) and kept.close())
     return file

@@ -22,7 +22,7 @@ class Moving:
 
     def __init__(self, tensors: Mapping[str, Tensor], directions: Sequence[Direction]) -> None:
         first: dict[tuple[object, ...], str] = {}
-        called = {name: first.setdefault(_place(t), name) for name, t in tensors.items()}
+        called = {name: first.setdefault(_memory(t), name) for name, t in tensors.items()}
         self._directions = [
             {called[name]: way for name, way in direction.items()} for direction in directions
         ]
@@ -52,8 +52,8 @@ class Moving:
                     tensor.add_(direction[name].to(tensor), alpha=along)
 
 
-def _place(tensor: Tensor) -> tuple[object, ...]:
-    """The storage location of a tensor; None, distinct from all others, if it is empty."""
+def _memory(tensor: Tensor) -> tuple[object, ...]:
+    """A key for the memory of a tensor; unique to the tensor if it is empty."""
     if not tensor.numel():
         return (id(tensor),)
     return tensor.device, tensor.data_ptr(), tensor.shape, tensor.stride()
