@@ -202,7 +202,7 @@ def test_there_is_no_way_to_another_architecture():
             self.stem = nn.Conv2d(3, 7, 3)
 
     one = subject_of(build(), name="tiny")
-    said = r"no way from tiny to wider: .* block\.0\.bias, .* …\. Name .* such as a snapshot"
+    said = r"no direction from tiny to wider: .* block\.0\.bias, .* …\. Name .* such as a snapshot"
     with pytest.raises(WeightsMismatch, match=said):
         towards(one, subject_of(Wider(), name="wider"))
     other = build()

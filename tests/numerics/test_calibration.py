@@ -154,7 +154,7 @@ def test_what_cannot_be_binned():
     with pytest.raises(ValueError, match="must be at least 1; got 0"):
         bin_sums(torch.ones(2), torch.ones(2), bins=0)
     for error in (expected_calibration_error, signed_calibration_error):
-        with pytest.raises(ValueError, match="of no images"):
+        with pytest.raises(ValueError, match="of zero images"):
             error(bin_sums(torch.ones(0), torch.ones(0)))
-    with pytest.raises(ValueError, match="of no images"):
+    with pytest.raises(ValueError, match="of zero images"):
         authors_calibration_error(torch.zeros(2), torch.ones(2))

@@ -78,5 +78,5 @@ def test_lengths_that_differ_are_refused():
         cue_shares(np.zeros(2), np.zeros(3), np.ones(2))
     with pytest.raises(ValueError, match=r"got \(2, 1\)"):
         cue_shares(np.zeros((2, 1)), np.zeros((2, 1)), np.ones((2, 1)))
-    with pytest.raises(ValueError, match="of no images"):
+    with pytest.raises(ValueError, match="of zero images"):
         cue_shares(np.zeros(0), np.zeros(0), np.ones(0))

@@ -135,7 +135,9 @@ def test_the_way_to_another_ends_at_its_loss(tmp_path):
     wider = nn.Sequential(nn.Flatten(), nn.Linear(768, 10)).eval()
     odd = load_subject(models["a"], "cues", name="a", size=(16, 16), images=20,
                        others={"c": wider})  # fmt: skip
-    with pytest.raises(WeightsMismatch, match=r"no way from a to c: they are of other architec"):
+    with pytest.raises(
+        WeightsMismatch, match=r"no direction from a to c: their architectures differ"
+    ):
         measure(Landscape(points=3, dimensions=1, target="c"), odd)
 
 

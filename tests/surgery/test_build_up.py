@@ -255,7 +255,7 @@ def test_a_unit_whose_work_no_module_does_is_refused():
 def test_wrong_settings_are_named():
     with pytest.raises(UnknownSurgery, match=r"build_up needs msa_per_stage: Number of attention"):
         parse_surgery("build_up")
-    with pytest.raises(UnknownSurgery, match=r"one that is not 0; got \(0, 0\)"):
+    with pytest.raises(UnknownSurgery, match=r"at least one of them not 0; got \(0, 0\)"):
         parse_surgery("build_up:msa_per_stage=(0,0)")
     with pytest.raises(UnknownSurgery, match="msa_per_stage is a tuple of integers"):
         parse_surgery("build_up:msa_per_stage=many")
