@@ -320,7 +320,7 @@ def test_bad_input_is_told_in_words(tmp_path):
     few = subject(images=9)
     with pytest.raises(NotApplicable, match="needs 16 images for a mini-batch; there are 9"):
         measure(Hessian(), few)
-    with pytest.raises(NotApplicable, match=r"has 800 with a gradient, and k is 900"):
+    with pytest.raises(NotApplicable, match=r"has 800 parameters with a gradient, and k is 900"):
         measure(Hessian(k=900, products=1000), subject())
     with pytest.raises(NotApplicable, match="needs float32 or float64"):
         measure(Hessian(), subject(precision="bfloat16"))

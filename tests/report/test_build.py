@@ -75,7 +75,7 @@ def test_an_old_schema_is_refused_by_name(measured, tmp_path):
         path.with_suffix(".json").write_text(json.dumps(plain))
     (first, _) = collect([tmp_path / "run"]).examined
     assert (
-        "holds variance of schema 0, but this version reads variance of schema 1"
+        "contains variance of schema 0, but this version reads variance of schema 1"
         in (first.problems[0])
     )
 
@@ -138,7 +138,7 @@ def test_damaged_small_files_are_shown_and_the_rest_stands(measured, tmp_path, w
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda path: path.mkdir(), "is not a run folder: it has no run.json"),
+        (lambda path: path.mkdir(), "is not a run folder: it has neither run.json"),
         (
             lambda path: (path.mkdir(), (path / "run.json").write_text('{"retinoscope run": 1}')),
             "Nothing has been measured",

@@ -242,7 +242,7 @@ def test_words_of_landscapes_and_paths():
         "the NLL at the weights themselves is 0.3, the accuracy 91 %",
         "1 of 121 cells have a loss that is not finite",
         "direction d: random; direction e: random, orthogonal to d",
-        "1,200 parameters move, 2 tensors stay as they are: norm.weight, norm.bias",
+        "1,200 parameters move, 2 tensors stay fixed: norm.weight, norm.bias",
     ):
         assert words in said
     assert "finite in all 121 cells" in " ".join(replace(landscape(), not_finite=0).findings())
