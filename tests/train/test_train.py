@@ -223,7 +223,7 @@ def test_folders_of_others_are_refused(quick, tmp_path):
     run = tmp_path / "run"
     run.mkdir()
     (run / "run.json").write_text("{}")
-    with pytest.raises(RunFolderError, match="no training folder"):
+    with pytest.raises(RunFolderError, match="not a training folder"):
         train_model(quick(), run)
     assert (tmp_path / "file").read_text() == "mine"
 
