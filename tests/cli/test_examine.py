@@ -102,8 +102,8 @@ def test_help_teaches():
         "hessian:k=10,batches=8",
         "LABEL=NAME",
         "--ray",
-        "goes on where it was stopped",
-        "tour",
+        "resumes a run that was stopped",
+        "three small",
     ):
         assert word in text
 

@@ -47,7 +47,7 @@ def test_a_search_and_the_commands_that_it_ends_with(tmp_path):
 
 def test_help_teaches():
     shown = re.sub(r"[\s│]+", " ", runner.invoke(app, ["search", "--help"]).output)
-    for word in ("Park & Kim", "Held-out training images decide", "--jobs", "list recipes"):
+    for word in ("Park & Kim", "compared on held-out training images", "--jobs", "list recipes"):
         assert word in shown
 
 

@@ -54,7 +54,7 @@ def claim(folder: Path, mark: str, what: str) -> IO[bytes]:
         if folder.exists() and not folder.is_dir():
             raise RunFolderError(
                 f"{str(folder)!r} is a file, but a {what} needs a folder. Choose another path "
-                "with --out."
+                "with --out (in Python out=…)."
             )
         others = folder.iterdir() if folder.is_dir() else ()
         if not (folder / mark).exists() and any(_is_foreign(path, mark) for path in others):

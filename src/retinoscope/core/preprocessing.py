@@ -56,8 +56,8 @@ class Preprocessing:
         object.__setattr__(self, "size", image_size(self.size))
         if not 0 < self.crop_pct <= 1:
             raise WrongInput(
-                "crop_pct (--crop-pct) is a fraction of the shorter side and must be above 0 and "
-                f"at most 1; got {self.crop_pct}."
+                "--crop-pct (in Python crop_pct=…) is a fraction of the shorter side and must be "
+                f"above 0 and at most 1; got {self.crop_pct}."
             )
 
     def to_plain(self) -> dict[str, Any]:

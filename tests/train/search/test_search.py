@@ -177,7 +177,7 @@ def test_the_winner_is_its_best_seed(done):
 def test_listeners_hear_of_everything_once(done):
     _, found, heard = done
     kinds = [what for what, *_ in heard.said]
-    (assumed,) = [text for what, text, *_ in heard.said if "does not say" in str(text)]
+    (assumed,) = [text for what, text, *_ in heard.said if "does not specify" in str(text)]
     assert "mean and std of ImageNet" in assumed
     first, second = heard.said[:2]
     assert first == ("say", assumed)
@@ -266,7 +266,7 @@ def test_another_search_is_refused(done, data):
 def test_folders_of_others_are_refused(tmp_path, data):
     recipe = Recipe(data=data, **RECIPE)
     (tmp_path / "thesis.tex").write_text("")
-    with pytest.raises(RunFolderError, match="no search folder"):
+    with pytest.raises(RunFolderError, match="not a search folder"):
         search(TINY_CNN, recipe, tmp_path)
     with pytest.raises(RunFolderError, match="is a file"):
         search(TINY_CNN, recipe, tmp_path / "thesis.tex")
