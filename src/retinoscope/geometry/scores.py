@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -14,9 +13,7 @@ from torch.nn.functional import cross_entropy
 from retinoscope.core.errors import NotApplicable
 from retinoscope.core.subject import Batch, Subject
 from retinoscope.models.memory import Parts, slices, went_in_parts
-
-_FIRST, _ENOUGH = 4, 0.5
-"""Images of the first trial for an estimate, and the seconds above which no larger one is made."""
+from retinoscope.numerics.timing import seconds_each
 
 
 @dataclass(frozen=True)
@@ -61,17 +58,10 @@ def seconds_per_image(
         read: Returns the batches of the given number of first images.
         images: The number of available images.
     """
-    count = min(_FIRST, images)
-    scored(subject, read(count))  # the first pass of a network is slower than the others
-    while count:
-        start = time.monotonic()
-        scored(subject, read(count))
-        seconds = time.monotonic() - start
-        larger = min(2 * count, images, subject.batch)
-        if seconds >= _ENOUGH or larger <= count:
-            return seconds / count
-        count = larger
-    return 0.0
+    if not images:
+        return 0.0
+    scored(subject, read(min(images, 4)))  # the first pass of a network is slower than the others
+    return seconds_each(lambda n: scored(subject, read(n)), images, subject.batch)
 
 
 def _answers(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -10,14 +9,10 @@ from retinoscope.core.context import Context
 from retinoscope.core.errors import NotApplicable, RetinoscopeError
 from retinoscope.core.probe import Foreseeing, Piece
 from retinoscope.core.subject import Subject
+from retinoscope.numerics.timing import seconds_each
 from retinoscope.run.job import Job
 from retinoscope.run.key import name_of
 from retinoscope.run.shared_pass import SharedPass
-
-_FIRST = 4
-"""Images in the first trial of a shared pass; each further trial doubles the number …"""
-_ENOUGH = 0.5
-"""… until a trial takes this many seconds. Small batches are slower per image than large ones."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +55,7 @@ def estimate(
     if not any(job.missing for job in jobs):
         return Pass(tuple(jobs), 0.0)
     context = Context(say=say, load=subject.another)
-    pieces = max(len(job.missing) for job in jobs)
+    pieces = len(_lacking(jobs))
     try:
         each = _seconds(jobs, subject, context, trials)
     except NotApplicable as reason:
@@ -93,14 +88,9 @@ def _lacking(jobs: Sequence[Job]) -> list[Piece]:
 
 def _per_image(work: SharedPass, subject: Subject, context: Context) -> float:
     """The time of a shared pass per image in seconds, including reading."""
-    images = len(subject.split(work.needs))
-    step = work.group or 1
-    count = min(images, max(_FIRST, step))
-    while True:
-        start = time.monotonic()
-        work.measure(subject, Piece("trial", {"start": 0, "stop": count}), context)
-        seconds = time.monotonic() - start
-        larger = min(images, subject.batch, 2 * count) // step * step
-        if seconds >= _ENOUGH or larger <= count:
-            return seconds / count
-        count = larger
+    return seconds_each(
+        lambda n: work.measure(subject, Piece("trial", {"start": 0, "stop": n}), context),
+        len(subject.split(work.needs)),
+        subject.batch,
+        work.group or 1,
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from retinoscope.core.errors import RetinoscopeError
+from retinoscope.core.errors import NotApplicable, RetinoscopeError
 from retinoscope.core.result import Result
 from retinoscope.core.subject import Subject
 from retinoscope.run.estimate import Pass
@@ -25,6 +25,15 @@ class Plan:
     """The result of each probe, or the reason why it has none: ``NotApplicable`` or an error."""
     passes: list[Pass] = field(default_factory=list)
     """The remaining work, with the estimated time."""
+
+    @property
+    def failed(self) -> dict[str, RetinoscopeError]:
+        """The errors of the probes that failed, by name; probes that do not apply have not."""
+        return {
+            name: answer
+            for name, answer in self.by_name().items()
+            if isinstance(answer, RetinoscopeError) and not isinstance(answer, NotApplicable)
+        }
 
     def by_name(self) -> dict[str, Result | RetinoscopeError]:
         """The answers by probe name, in the order of the request."""

@@ -90,9 +90,8 @@ class Run:
                     f"{subject.name}: {one.names} will take about {duration(one.seconds or 0.0)}"
                 )
         self.carry_out(plan, plan.passes)
-        for answer in plan.answers.values():
-            if isinstance(answer, RetinoscopeError) and not isinstance(answer, NotApplicable):
-                raise answer
+        for error in plan.failed.values():
+            raise error
         return plan.by_name()  # type: ignore[return-value]  # errors were raised
 
     def plan(self, probes: Sequence[Question], subject: Subject, trials: bool = True) -> Plan:

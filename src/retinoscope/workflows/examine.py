@@ -166,17 +166,15 @@ class _Course:
         """Measure what is missing, the fastest probes of all models first."""
         spent = time.monotonic() - self.started
         say_forecast(self.plans, spent, self.run.reporter.say, self.command, preset)
+        self.write()
         for plan, some in rounds(self.plans):
             self.run.carry_out(plan, some)
             self._collect(plan)
             self.write()
         for plan in self.plans:
             self.done.failures += [
-                (f"{plan.subject.name}, {name}", str(answer))
-                for name, answer in plan.by_name().items()
-                if isinstance(answer, RetinoscopeError) and not isinstance(answer, NotApplicable)
+                (f"{plan.subject.name}, {name}", str(error)) for name, error in plan.failed.items()
             ]
-        self.write()
 
     def _collect(self, plan: Plan) -> None:
         self.done.results[plan.subject.name] = {
