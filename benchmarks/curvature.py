@@ -25,10 +25,11 @@ from retinoscope.core.files import write_atomically
 from retinoscope.probes.hessian import Hessian, HessianResult
 from retinoscope.run.run import Run
 from retinoscope.run.subject import load_subject
-from trained import CIFAR10, ZOO, runs
+from trained import ZOO, runs
 
 RESULTS = Path(__file__).parent.parent / "results"
 PROBE = Hessian(batches=32)
+NETWORKS = ("micro_resnet", "micro_alternet", "micro_vit", "micro_vit_gap")
 STAGES = ("warmup", "end")
 SEEDS = 3
 CLAIMS = (
@@ -53,7 +54,7 @@ def main() -> None:
     torch.set_num_threads(1)
     if arguments.only != "cues":
         if arguments.root:
-            write("cifar10", CIFAR10, range(SEEDS), arguments.root)
+            write("cifar10", NETWORKS, range(SEEDS), arguments.root)
         else:
             print("RETINOSCOPE_DATA is not set: CIFAR-10 is left out.")
     if arguments.only != "cifar10":

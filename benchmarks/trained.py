@@ -1,10 +1,11 @@
-"""Networks that are trained once and used again: what of the list is missing is made, resumably.
+"""Trains the networks that the results are about, and writes their tables.
 
-    make trained            all of them, then the tables in results/
-    python benchmarks/trained.py --only cues --package    the packaged zoo anew
+    make trained                                           all of them
+    python benchmarks/trained.py --only cues --package     the packaged zoo again
 
-They lie under RETINOSCOPE_RUNS (else ~/.cache/retinoscope/runs), each a training folder. Stopped at
-any moment, the same command goes on. One thread each, ``--jobs`` at a time.
+Each is a training folder below RETINOSCOPE_RUNS (default: ~/.cache/retinoscope/runs). Trainings
+that are there are not repeated; after an interruption the same command continues. Each training
+uses one thread; ``--jobs`` of them run at a time.
 """
 
 from __future__ import annotations
@@ -16,12 +17,22 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from retinoscope.recipes import parse_recipe
 from retinoscope.train.recipe import Recipe, changed
 
-CIFAR10 = ("micro_resnet", "micro_alternet", "micro_vit", "micro_vit_gap")
+FULL, TENTH = "micro:fraction=1", "micro:fraction=0.1,epochs=120"
+"""All 10,000 images, or a tenth of them with about as many optimiser steps."""
+CIFAR10 = (
+    "micro_resnet", "micro_alternet", "micro_vit", "micro_vit_gap", "micro_vit_cb",
+    "micro_vit_plus", "micro_vit_minus", "micro_vit_conv3", "micro_vit_conv5",
+    "micro_vit_convglobal", "micro_preact_resnet", "micro_resnet_smooth", "micro_resnet_mcdo",
+    "micro_resnet_mcdo_smooth", "micro_resnet_mcdo_mlp", "micro_swin", "micro_pit",
+)  # fmt: skip
+FEW_IMAGES = ("micro_vit", "micro_vit_plus", "micro_vit_minus")
+SEEDS = range(3)
 ZOO = {
     "micro_resnet": "micro", "micro_vit": "micro", "micro_alternet": "micro",
     "micro_preact_resnet": "micro", "micro_vit_gap": "micro.slow", "micro_swin": "micro.slow",
@@ -39,15 +50,22 @@ class Entry:
     model: str
     data: str
     seed: int
+    variant: str = ""
+    """Distinguishes trainings of one model in a group."""
+
+    @property
+    def label(self) -> str:
+        """The network's name in tables."""
+        return self.model + self.variant
 
     @property
     def name(self) -> str:
-        """Of its folder, below that of all runs."""
-        return f"{self.group}/{self.model}-seed{self.seed}"
+        """The folder, relative to that of all runs."""
+        return f"{self.group}/{self.label}-seed{self.seed}"
 
     @property
     def command(self) -> list[str]:
-        """Without the folder, the interpreter, and how the work is done."""
+        """Arguments of ``retinoscope`` that determine the result."""
         return [
             "train", self.recipe, "--model", self.model, "--data", self.data,
             "--seed", str(self.seed),
@@ -55,16 +73,25 @@ class Entry:
 
 
 def entries() -> list[Entry]:
-    """The list; later experiments add to it."""
-    cifar = [
-        Entry("cifar10", "micro:fraction=1", m, "cifar10", s) for s in range(3) for m in CIFAR10
-    ]
+    """All trainings, ordered so that each seed's networks are complete before the next seed's."""
     zoo = [Entry("cues", ZOO[model], model, "cues", 0) for model in ZOO]
-    return [*cifar[:4], *zoo[:3], *cifar[4:8], *zoo[3:], *cifar[8:]]
+    first, *others = [_cifar10(seed) for seed in SEEDS]
+    return [*first, *zoo, *chain.from_iterable(others)]
+
+
+def _cifar10(seed: int) -> list[Entry]:
+    ensemble = Entry(
+        "cifar10", f"{FULL},ensemble=4", "micro_resnet_mcdo", "cifar10", seed, "_ensemble4"
+    )
+    return [
+        *[Entry("cifar10", FULL, model, "cifar10", seed) for model in CIFAR10],
+        ensemble,
+        *[Entry("cifar10_tenth", TENTH, model, "cifar10", seed) for model in FEW_IMAGES],
+    ]
 
 
 def runs() -> Path:
-    """Where trained networks lie."""
+    """The folder of all runs."""
     return Path(os.environ.get("RETINOSCOPE_RUNS") or "~/.cache/retinoscope/runs").expanduser()
 
 
@@ -74,19 +101,20 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--jobs", type=int, default=2, help="trainings at a time")
-    parser.add_argument("--only", default="", help="one group: cifar10, cues, search")
+    parser.add_argument("--only", default="", help="a group: cifar10, cifar10_tenth, cues, search")
+    parser.add_argument("--tables", action="store_true", help="only write the tables")
     parser.add_argument("--package", action="store_true", help="copy the zoo into the package")
     parser.add_argument("--root", default=os.environ.get("RETINOSCOPE_DATA", ""))
     arguments = parser.parse_args()
     wanted = [e for e in entries() if arguments.only in ("", e.group)]
-    if not arguments.root and any(e.group == "cifar10" for e in wanted):
+    if not arguments.root and any(e.data == "cifar10" for e in wanted):
         print("RETINOSCOPE_DATA is not set: trainings on CIFAR-10 are left out.")
-        wanted = [e for e in wanted if e.group != "cifar10"]
-    failed = train_all(wanted, arguments.jobs, arguments.root)
+        wanted = [e for e in wanted if e.data != "cifar10"]
+    failed = [] if arguments.tables else train_all(wanted, arguments.jobs, arguments.root)
     from trained_tables import package_zoo, write_search, write_tables
 
-    write_tables([e for e in wanted if e not in failed], runs(), arguments.root or None)
-    if arguments.only in ("", "search"):
+    write_tables([e for e in wanted if finished(e)], runs(), arguments.root or None)
+    if arguments.only in ("", "search") and not arguments.tables:
         searched = search(arguments.jobs)
         write_search(searched)
     if arguments.package:

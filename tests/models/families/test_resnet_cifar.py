@@ -19,7 +19,9 @@ MICRO = {
     "micro_resnext": "CC|C↓C|C↓CC|C↓CC",
     "micro_resnet_smooth": "CCP|C↓CP|C↓CCCP|C↓CCCP",
     "micro_resnet_mcdo": "CC|C↓C|C↓CCC|C↓CCC",
+    "micro_resnet_mcdo_smooth": "CCP|C↓CP|C↓CCCP|C↓CCCP",
     "micro_resnet_mlp": "CC|C↓C|C↓CCC|C↓CCCP",  # the pool of the MLP
+    "micro_resnet_mcdo_mlp": "CC|C↓C|C↓CCC|C↓CCCP",
 }
 LARGE = {
     "resnet18_cifar": "CC|C↓C|C↓C|C↓C",

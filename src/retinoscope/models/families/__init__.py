@@ -2,6 +2,7 @@
 
 from retinoscope.models.families import (
     alternet,
+    broadcast_vit,
     coat_cifar,
     convit_cifar,
     convolutional_vit,
@@ -17,6 +18,7 @@ from retinoscope.models.families import (
 FAMILIES = (
     resnet20, resnet_cifar, preact_resnet, alternet, vgg_cifar, transformers_cifar, convit_cifar,
     levit_cifar, coat_cifar, convolutional_vit, eigen_vit,
+    broadcast_vit,
 )  # fmt: skip
 """The modules whose entry points timm now knows."""
 

@@ -162,7 +162,8 @@ _LARGE = (
     "resnet18_mcdo_smooth_cifar", "resnet18_mlp_cifar", "resnet50_mlp_cifar",
 )  # fmt: skip
 _SMALL = (
-    "micro_resnet", "micro_resnext", "micro_resnet_smooth", "micro_resnet_mcdo", "micro_resnet_mlp"
+    "micro_resnet", "micro_resnext", "micro_resnet_smooth", "micro_resnet_mcdo",
+    "micro_resnet_mcdo_smooth", "micro_resnet_mlp", "micro_resnet_mcdo_mlp",
 )  # fmt: skip
 default_cfgs = generate_default_cfgs(with_weights({
     **{name: cifar_cfg("conv1", "fc") for name in _LARGE},
@@ -270,3 +271,16 @@ def micro_resnet_mcdo(pretrained: bool = False, **kwargs: Any) -> CifarStemResNe
 def micro_resnet_mlp(pretrained: bool = False, **kwargs: Any) -> CifarStemResNet:
     """micro_resnet with two hidden layers of 64 behind 4 × 4 points, 0.16 M parameters."""
     return _create("micro_resnet_mlp", pretrained, **_MICRO | _MLP | kwargs)
+
+
+@register_model
+def micro_resnet_mcdo_smooth(pretrained: bool = False, **kwargs: Any) -> CifarStemResNet:
+    """micro_resnet with MC dropout, smoothed at the end of each stage."""
+    settings = _MICRO | _BAYESIAN | _SMOOTH
+    return _create("micro_resnet_mcdo_smooth", pretrained, **settings | kwargs)
+
+
+@register_model
+def micro_resnet_mcdo_mlp(pretrained: bool = False, **kwargs: Any) -> CifarStemResNet:
+    """micro_resnet_mlp with MC dropout in its blocks; that of its head is off in eval mode."""
+    return _create("micro_resnet_mcdo_mlp", pretrained, **_MICRO | _BAYESIAN | _MLP | kwargs)
