@@ -121,8 +121,9 @@ def curve_of_noise(probe: Fourier, size: tuple[int, int], count: int):
     unit = Unit("noise", Kind.CONV, 1, 0, False, False, Grid("NCHW", *size), 1, 0, 0)
     anatomy, images = Anatomy("noise", (unit,)), 20
     generator, partials = torch.Generator().manual_seed(sum(size)), []
-    channels = -(-count // (5 * images))
-    for _ in range(5):
+    groups = max(5, count * size[0] * size[1] // 20_000_000)
+    channels = -(-count // (groups * images))
+    for _ in range(groups):
         maps = torch.randn(images, channels, *size, generator=generator)
         state = SimpleNamespace(unit=unit, maps=maps)
         rows = probe.watch(Sight((state,), tuple(range(images)))).double().numpy()
@@ -136,6 +137,7 @@ def curve_of_noise(probe: Fourier, size: tuple[int, int], count: int):
     [
         ((7, 7), 200_000), ((8, 8), 200_000), ((14, 14), 100_000), ((31, 31), 20_000),
         ((56, 56), 20_000), ((6, 8), 200_000), ((8, 12), 100_000), ((7, 8), 200_000),
+        pytest.param((56, 56), 200_000, marks=pytest.mark.proof),
     ],
 )  # fmt: skip
 def test_white_noise_is_flat_above_frequency_0(size, count, direction):
