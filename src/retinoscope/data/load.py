@@ -19,6 +19,7 @@ from typing import Any
 
 from retinoscope.core.catalogue import is_file_entry, load_file
 from retinoscope.core.errors import did_you_mean, first_line
+from retinoscope.core.missing import function_in_file
 from retinoscope.core.specification import Specification
 from retinoscope.data.source import Source, UnknownData, configured_root
 
@@ -67,25 +68,13 @@ def check_data(data: str, root: Path | str | None = None) -> None:
     """
     asked = Specification.parse(data)
     if is_file_entry(asked.name):
-        _function_named(asked)
+        function_in_file(asked.name, UnknownData)
         return
     base, name = _root(root), asked.name
     known = {"cues": "seed", "cifar10": "", "cifar100": ""}.get(name, "image label")
     _only(dict(asked.options), known, asked)
     if not name.startswith("hf:") and name not in ("cues", "cifar10", "cifar100"):
         _path(name, base)
-
-
-def _function_named(asked: Specification) -> tuple[str, str]:
-    """The file and the function in it that a name stands for."""
-    file, _, wanted = asked.name.rpartition(":")
-    if not wanted or wanted.endswith(".py"):
-        raise UnknownData(
-            f"{asked.name!r} names a file but no function. Write it as path/file.py:function"
-        )
-    if not Path(file).expanduser().is_file():
-        raise UnknownData(f"There is no file {file!r} to take {wanted!r} from.")
-    return file, wanted
 
 
 def _by_name(asked: Specification, root: Path | None, size: tuple[int, int]) -> dict[str, Source]:
@@ -111,14 +100,14 @@ def _by_name(asked: Specification, root: Path | None, size: tuple[int, int]) -> 
 
 def _from_function(asked: Specification) -> Any:
     """What a function in a file of the user's own returns; this runs the file."""
-    file, wanted = _function_named(asked)
+    file, wanted = function_in_file(asked.name, UnknownData)
     module = load_file(file)
     function = getattr(module, wanted, None)
     if not callable(function):
         named = vars(module).items()
         own = [n for n, f in named if getattr(f, "__module__", "") == module.__name__]
         raise UnknownData(
-            f"{file!r} has no function {wanted!r}. {did_you_mean(wanted, own)}"
+            f"{str(file)!r} has no function {wanted!r}. {did_you_mean(wanted, own)}"
             f"It has: {', '.join(own) or 'none'}."
         )
     try:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.serialization import get_unsafe_globals_in_checkpoint
 
 from retinoscope.core.errors import UnreadableFile, UnsafeCheckpoint, WeightsMismatch, first_line
+from retinoscope.core.missing import check_weights_file
 from retinoscope.models.damage import unreadable
 
 CHECKPOINTS = (".safetensors", ".pth", ".pt")
@@ -29,11 +30,7 @@ _HARMLESS = re.compile(r"collections\.OrderedDict|torch\._utils\._rebuild_\w+|to
 
 def read_checkpoint(path: Path, allow_pickle: bool = False) -> dict[str, Tensor]:
     """The tensors in a ``.safetensors`` or ``.pth`` file by their names."""
-    if not path.is_file():
-        raise UnreadableFile(
-            f"There is no file {str(path)!r} to read weights from. Name one that exists: a "
-            ".safetensors file, or a .pth file that torch.save wrote."
-        )
+    check_weights_file(path)
     try:
         if path.suffix == ".safetensors":
             return load_file(path)

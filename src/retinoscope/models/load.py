@@ -23,6 +23,7 @@ import torch
 from torch import nn
 
 from retinoscope.core.errors import UnknownModel, WeightsMismatch
+from retinoscope.core.missing import check_built_file
 from retinoscope.core.preprocessing import Preprocessing, Size
 from retinoscope.core.specification import Specification
 from retinoscope.models.assumed import Channels, settled
@@ -159,11 +160,7 @@ def _source(specification: Specification) -> tuple[str, Builder]:
 def _build_from_weights(path: str, options: Mapping[str, Any], pretrained: bool) -> Built:
     """The model that a file says it belongs to, operated on as the file says."""
     file = Path(path)
-    if not file.is_file():
-        raise UnknownModel(
-            f"There is no file {path!r} to build a model from. Make one with: retinoscope build "
-            "MODEL --apply SURGERY --out FILE.safetensors"
-        )
+    check_built_file(file)
     if options:
         raise UnknownModel(f"{path!r} is built as it was saved; it takes no options.")
     way = read_construction(file)

@@ -17,6 +17,7 @@ from torch import nn
 
 from retinoscope.anatomy.example import image_channels
 from retinoscope.core.errors import UnknownModel, WeightsUnavailable, did_you_mean, first_line
+from retinoscope.core.missing import function_in_file
 from retinoscope.core.preprocessing import Preprocessing, Size, image_size
 from retinoscope.models.built_file import Construction
 from retinoscope.models.checkpoint import state_hash
@@ -181,17 +182,7 @@ def build_from_file(
     A function with an argument ``pretrained`` is told. Of any other, random weights are drawn anew
     where its own are the same for every seed, unless ``redraw`` is False: others come instead.
     """
-    file, _, function = name.rpartition(":")
-    path = Path(file)
-    if not function or not file:
-        raise UnknownModel(
-            f"{name!r} names a file but no function. Write it as path/file.py:function"
-        )
-    if not path.is_file():
-        raise UnknownModel(
-            f"There is no file {file!r} to take {function!r} from. Write path/file.py:function "
-            "with the path of a file that exists."
-        )
+    path, function = function_in_file(name, UnknownModel)
     before = torch.get_rng_state()
     module = _import(path)
     torch.set_rng_state(before)  # a file that seeds when it is read must not choose the weights
@@ -199,7 +190,7 @@ def build_from_file(
     if not callable(maker):
         public = [n for n, value in vars(module).items() if callable(value) and n[0] != "_"]
         raise UnknownModel(
-            f"{file} has no function {function!r}. {did_you_mean(function, public)}"
+            f"{path} has no function {function!r}. {did_you_mean(function, public)}"
             f"It has: {', '.join(public) or 'none'}."
         )
     asked = inspect.signature(maker).parameters

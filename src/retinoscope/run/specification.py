@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal
 
-from retinoscope.core.errors import UnknownModel, UnreadableFile, WrongInput
+from retinoscope.core.errors import UnknownModel, WrongInput
+from retinoscope.core.missing import check_built_file, check_weights_file, function_in_file
 from retinoscope.core.preprocessing import CropMode, Interpolation, image_size
 from retinoscope.core.settings import MAX_SEED, REQUIRED, WrongSetting, check, setting
 from retinoscope.core.specification import Specification, split_label
@@ -149,28 +149,14 @@ def check_asked(models: Sequence[str], **settings: Any) -> None:
         SubjectSpecification(split_label(model)[1], **settings)
         check_model_file(split_label(model)[1])
     check_data(settings.get("data", "cues"), settings.get("root"))
-    if (weights := settings.get("weights")) and not Path(weights).is_file():
-        raise UnreadableFile(
-            f"There is no file {str(weights)!r} to read weights from. Name a .safetensors or .pth "
-            "file with --weights (in Python weights=…)."
-        )
+    if weights := settings.get("weights"):
+        check_weights_file(weights)
 
 
 def check_model_file(model: str) -> None:
     """Refuse a model's name that names a file which is not there."""
-    asked = Specification.parse(model)
-    file, _, function = asked.name.rpartition(":")
-    if asked.name.endswith(".py"):
-        raise UnknownModel(
-            f"{model!r} names a file but no function. Write it as path/file.py:function"
-        )
-    if file.endswith(".py") and not Path(file).is_file():
-        raise UnknownModel(
-            f"There is no file {file!r} to take {function!r} from. Write path/file.py:function "
-            "with the path of an existing file."
-        )
-    if asked.name.endswith(_FILES) and not Path(asked.name).is_file():
-        raise UnknownModel(
-            f"There is no file {asked.name!r} to build a model from. Make one with: retinoscope "
-            "build MODEL --apply SURGERY --out FILE.safetensors"
-        )
+    name = Specification.parse(model).name
+    if name.endswith(".py") or name.rpartition(":")[0].endswith(".py"):
+        function_in_file(name, UnknownModel)
+    elif name.endswith(_FILES):
+        check_built_file(name)
