@@ -1,8 +1,8 @@
-"""Models by name. Importing this room registers our own with timm.
+"""Models by name. Importing this package registers our own models with timm.
 
-After ``import retinoscope.models``, ``timm.create_model("alternet50")`` and every tool that speaks
-timm know them. The networks themselves are in ``families``; what loads, builds and describes any
-model is here.
+After ``import retinoscope.models``, ``timm.create_model("alternet50")`` works, also in other tools
+that use timm. The architectures are in ``families``; the code that loads, builds and describes
+models is here.
 """
 
 from retinoscope.models.families import FAMILIES, own_models

@@ -1,4 +1,4 @@
-"""The anatomy of a model by its name."""
+"""The anatomy of a model, given its name."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def anatomy_of(
     allow_pickle: bool = False,
     say: Callable[[str], None] | None = None,
 ) -> Anatomy:
-    """Build the model called ``name``, untrained unless ``weights`` are given, and take it apart.
+    """Build the model ``name`` and dissect it; it is untrained unless ``weights`` are given.
 
-    ``size`` is the image size, 224 or (height, width); without it, the model's own.
-    ``say`` is told where the size had to be assumed.
+    ``size`` is the image size, 224 or (height, width). Default: the model's own.
+    ``say`` is called with a message if the size had to be assumed.
     """
     sides = None if size is None else image_size(size)
     load = partial(
@@ -37,9 +37,9 @@ def anatomy_of(
     )
     try:
         loaded = load(pretrained=False)
-    except WeightsFixed:  # any weights will do
+    except WeightsFixed:  # the anatomy does not depend on the weights
         loaded = load()
-    # Normalisation is no part of an anatomy.
+    # The anatomy does not depend on the normalisation, so only the size is mentioned.
     if say is not None and (assumed := [one for one in loaded.assumed if one.startswith("size")]):
         say(assumed_words(short_name(name), assumed))
     found = dissect(loaded.model, loaded.image[1:], output=output, name=name)

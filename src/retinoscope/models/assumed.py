@@ -1,4 +1,4 @@
-"""What is assumed about a model's images where neither its source nor the user says it."""
+"""Assumptions about a model's images, if neither its source nor the user specifies them."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ Channels = float | Sequence[float]
 def settled(
     built: Built, size: Size | None, mean: Channels | None, std: Channels | None
 ) -> tuple[Built, tuple[str, ...]]:
-    """The model with its images as asked for, and what had to be assumed about them, in words.
+    """Return the model with its final image settings, and what had to be assumed, in words.
 
-    What the user gives comes first, then what the source says, then an assumption.
+    The user's values take precedence over those of the source; otherwise values are assumed.
     """
     own, said = built.preprocessing, []
     if size is not None:

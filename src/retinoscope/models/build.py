@@ -1,4 +1,4 @@
-"""A model by name and some surgeries → the operated model, and what became of its weights."""
+"""Apply surgeries to a model given by name, and list which of its weights were kept."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ from retinoscope.surgery.operate import operate
 
 @dataclass(frozen=True)
 class BuiltModel:
-    """An operated model, with what it was before."""
+    """A model after surgeries, with its anatomy before them."""
 
     model: nn.Module
     construction: Construction
     before: Anatomy
     kept: tuple[str, ...]
-    """Keys of the state dict that hold what they held before."""
+    """State dict keys whose values did not change."""
     new: tuple[str, ...]
-    """Keys that were drawn anew, or have another shape."""
+    """Keys that were added or whose values or shape changed."""
     lost: tuple[str, ...]
-    """Keys that are no longer there, or have another shape."""
+    """Keys that were removed or whose values or shape changed."""
 
     @cached_property
     def after(self) -> Anatomy:
-        """What the model is made of now; read when it is asked for, as not everybody does."""
+        """The anatomy after the surgeries, computed on first access."""
         size, name = self.construction.size, self.before.model
         return known_or_taken_apart(self.model, size, name).anatomy
 
     def save(self, path: Path | str) -> None:
-        """Write a file from which ``load_model`` rebuilds it, its weights included."""
+        """Write a file from which ``load_model`` rebuilds the model with its weights."""
         if Path(path).suffix != ".safetensors":
             raise WrongInput(f"A built model is a .safetensors file; got {str(path)!r}.")
         write_built(Path(path), self.model, self.construction)
@@ -64,19 +64,19 @@ def build_model(
     std: Channels | None = None,
     say: Callable[[str], None] | None = None,
 ) -> BuiltModel:
-    """Load the model called ``name`` and operate on it; other arguments as for ``load_model``.
+    """Load the model ``name`` and apply surgeries to it.
 
     Args:
-        name: A name that ``load_model`` knows; one that was built before too.
-        surgeries: In the order in which they are done, or how they are written.
+        name: A name that ``load_model`` accepts, including the file of a built model.
+        surgeries: Surgeries, or their string form, in the order in which they are applied.
         size: Image size: 224, or (height, width). Default: the model's own.
-        pretrained: Load the published weights; False asks for random ones by ``seed``.
-        weights: A file to take the weights from instead.
-        seed: Of random weights, those that surgeries draw included.
-        allow_pickle: Read ``.pth`` files that run code.
-        mean: Of the normalisation, kept in the file. Default: the model's own.
-        std: Likewise.
-        say: Is told where something had to be assumed about the images.
+        pretrained: Load the published weights. False: random weights drawn from ``seed``.
+        weights: A weights file to load instead.
+        seed: Random seed of untrained weights and of those that surgeries draw.
+        allow_pickle: Also read ``.pth`` files that run code.
+        mean: Mean of the normalisation, stored in the file. Default: the model's own.
+        std: Standard deviation of the normalisation, likewise.
+        say: Called with a message if something about the images had to be assumed.
     """
     given = [surgeries] if isinstance(surgeries, str) else surgeries
     asked = None if size is None else image_size(size)
@@ -124,7 +124,7 @@ def build_model(
 def _operated(
     loaded: LoadedModel, surgeries: Sequence[Surgery], size: tuple[int, int]
 ) -> tuple[nn.Module, Anatomy]:
-    """The model after all surgeries, and its anatomy before them."""
+    """Return the model after all surgeries, and its anatomy before them."""
     before = known_or_taken_apart(loaded.model, size, loaded.name).anatomy
     if not surgeries:
         return loaded.model, before

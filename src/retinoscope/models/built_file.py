@@ -1,7 +1,7 @@
-"""Weights with the way to build their model: a ``.safetensors`` file that says what it belongs to.
+"""Files of built models: ``.safetensors`` weights that say how to build their model.
 
-The way (a model's name, the surgeries done on it, the image size) lies in the file's metadata as
-JSON; nothing in it is run. Such a file is a model's name in its own right.
+The construction (the model's name, its surgeries and the image size) is stored as JSON in the
+file's metadata; none of it is run as code. The path of such a file can be used as a model name.
 """
 
 from __future__ import annotations
@@ -30,39 +30,39 @@ class Construction:
     schema: ClassVar[int] = 1
 
     model: str
-    """A name that ``load_model`` knows."""
+    """A name that ``load_model`` accepts."""
     surgeries: tuple[str, ...]
-    """In the order in which they were done, as they are written."""
+    """Surgeries in string form, in the order in which they were applied."""
     size: tuple[int, int]
-    """Height and width of the images for which they were done."""
+    """Image height and width for which the surgeries were applied."""
     weights: str
-    """Which weights the model had before."""
+    """The weights that the model had before the surgeries."""
     trained: bool | None = None
-    """Whether they had learned something."""
+    """Whether these weights were trained; None if unknown."""
     mean: tuple[float, ...] | None = None
-    """Normalisation of its images; None for that of the model by its name."""
+    """Mean of the normalisation; None for the model's own."""
     std: tuple[float, ...] | None = None
 
 
 def names_code(model: str) -> bool:
-    """Whether a model's name is that of a function in a file, which runs when it is loaded."""
+    """Return whether a model name refers to a function in a file, which runs when loaded."""
     source = Specification.parse(model).name
     return source.endswith(".py") or ".py:" in source
 
 
 def write_built(path: Path, model: nn.Module, construction: Construction) -> None:
-    """Write the model's weights with the way to build it, whole or not at all."""
+    """Write the model's weights and construction to a file, atomically."""
     plain = {"schema": construction.schema} | asdict(construction)
-    for key in ("mean", "std"):  # what older versions do not know is written only where it is set
+    for key in ("mean", "std"):  # older versions do not know these keys: write them only if set
         if plain[key] is None:
             del plain[key]
-    # Tensors that share memory are written once each: a key is then never missing.
+    # Cloned, so that tensors that share memory are written under each of their keys.
     state = {key: value.detach().clone().contiguous() for key, value in model.state_dict().items()}
     write_atomically(path, save(state, {_ENTRY: json.dumps(plain, ensure_ascii=False)}))
 
 
 def read_construction(path: Path) -> Construction | None:
-    """How to build the model whose weights a file holds; None where the file does not say."""
+    """Read how to build the model of a weights file; None if the file does not say."""
     if path.suffix != ".safetensors" or not path.is_file():
         return None
     try:

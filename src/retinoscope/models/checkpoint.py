@@ -1,4 +1,4 @@
-"""Reading weights from a file without running anything that is in it."""
+"""Read weights from a file without running code that is in it."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from retinoscope.core.missing import check_weights_file
 from retinoscope.models.damage import unreadable
 
 CHECKPOINTS = (".safetensors", ".pth", ".pt")
-# Where training scripts put the weights inside a checkpoint, best first.
+# Keys under which training scripts store the weights in a checkpoint, best first.
 _ENTRIES = ("state_dict_ema", "model_ema", "state_dict", "model_state_dict", "model", "weights")
 _LISTED = 8
 _PICKLES = 4
-"""An old file of torch.save begins with so many pickles; the last of them holds the weights."""
+"""Number of pickles at the start of an old torch.save file; the last one holds the weights."""
 _HARMLESS = re.compile(r"collections\.OrderedDict|torch\._utils\._rebuild_\w+|torch\.\w+Storage")
 
 
 def read_checkpoint(path: Path, allow_pickle: bool = False) -> dict[str, Tensor]:
-    """The tensors in a ``.safetensors`` or ``.pth`` file by their names."""
+    """Return the tensors in a ``.safetensors`` or ``.pth`` file by name."""
     check_weights_file(path)
     try:
         if path.suffix == ".safetensors":
@@ -42,13 +42,13 @@ def read_checkpoint(path: Path, allow_pickle: bool = False) -> dict[str, Tensor]
         ) from None
     except pickle.UnpicklingError:
         raise _refusal(path) from None
-    except Exception:  # damaged bytes make torch fail anywhere
+    except Exception:  # torch can fail anywhere on a damaged file
         raise unreadable(path) from None
     return _tensors(found, path)
 
 
 def load_weights(model: nn.Module, path: Path, allow_pickle: bool = False) -> str:
-    """Put the weights of a file into ``model``; every key must fit. Returns what to call them."""
+    """Load the weights of a file into ``model`` and return their name; every key must match."""
     state = read_checkpoint(path, allow_pickle)
     own = model.state_dict()
     missing = sorted(own.keys() - state.keys())
@@ -88,7 +88,7 @@ def state_hash(model: nn.Module) -> str:
 
 
 def tensors_hash(tensors: Mapping[str, Tensor]) -> str:
-    """A SHA-256 over tensors and their names, shapes and types, in the order of the names."""
+    """The SHA-256 of tensors with their names, shapes and types, sorted by name."""
     digest = hashlib.sha256()
     for name, tensor in sorted(tensors.items()):
         digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
@@ -99,7 +99,7 @@ def tensors_hash(tensors: Mapping[str, Tensor]) -> str:
 def _refusal(path: Path) -> Exception:
     try:
         wanted = get_unsafe_globals_in_checkpoint(path)
-    except Exception:  # it reads the newer form of torch.save only
+    except Exception:  # it only reads the newer torch.save format
         wanted = _imported(path)
     if not wanted:
         return unreadable(path)
@@ -111,7 +111,7 @@ def _refusal(path: Path) -> Exception:
 
 
 def _imported(path: Path) -> list[str]:
-    """What a bare pickle would import, by its instructions alone; empty where it is damaged."""
+    """Return the names that a bare pickle would import, from its opcodes, without running it."""
     names: list[str] = []
     texts: list[str] = []
     try:
@@ -124,13 +124,13 @@ def _imported(path: Path) -> list[str]:
                         names.append(".".join(texts[-2:]))
                     elif isinstance(given, str):
                         texts.append(given)
-    except Exception:  # the end, or damage
+    except Exception:  # the end of the file, or damage
         pass
     return [name for name in dict.fromkeys(names) if not _HARMLESS.fullmatch(name)]
 
 
 def _tensors(found: Any, path: Path) -> dict[str, Tensor]:
-    """The mapping from names to tensors inside whatever a training script saved."""
+    """Find the mapping from names to tensors in whatever a training script saved."""
     if isinstance(found, nn.Module):
         found = found.state_dict()
     while isinstance(found, Mapping) and not all(isinstance(v, Tensor) for v in found.values()):
@@ -148,5 +148,5 @@ def _tensors(found: Any, path: Path) -> dict[str, Tensor]:
             f"{str(path)!r} holds no weights that could be found. It holds: {held or 'nothing'}. "
             f"They are looked for at the top or under {', '.join(_ENTRIES)}."
         )
-    # DistributedDataParallel and torch.compile put their own names in front.
+    # DistributedDataParallel and torch.compile add these prefixes.
     return {key.removeprefix("module.").removeprefix("_orig_mod."): found[key] for key in found}

@@ -1,4 +1,4 @@
-"""Why a file of weights cannot be read, from its size and its first bytes, and what to do."""
+"""Explain from its size and first bytes why a weights file cannot be read, and what to do."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _BEGINNINGS = (
     (b"PK", "it is cut off or damaged", _READ_AGAIN),
     (b"\x80", "it is cut off or damaged", _READ_AGAIN),
 )
-"""How a file begins, what it then is, and what to do."""
+"""The first bytes of a file, what they show, and what to do."""
 _HEAD = 64
 
 
 def unreadable(path: Path) -> UnreadableFile:
-    """The error for a file of weights that its reader has refused, in our own words.
+    """Return our own error for a weights file that its reader has refused.
 
-    What the reader says is not passed on: torch advises to switch off the very check that keeps a
-    file from running code, for files that are merely damaged.
+    The reader's message is not passed on: even for files that are only damaged, torch advises to
+    disable the check that keeps a file from running code.
     """
     try:
         size = path.stat().st_size
@@ -48,7 +48,7 @@ def _judged(path: Path, head: bytes) -> tuple[str, str]:
     for beginning, what, way in _BEGINNINGS:
         if head.startswith(beginning):
             return what, way
-    # The length of the header comes first, then the header, which is JSON.
+    # A .safetensors file starts with the length of its header in 8 bytes, then the JSON header.
     if path.suffix == ".safetensors" and head[8:9] == b"{":
         return "it is cut off or damaged", _READ_AGAIN
     return "it is damaged, or no file of weights at all", _READ_AGAIN

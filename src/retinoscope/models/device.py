@@ -1,4 +1,4 @@
-"""Where a model is to run, and whether it fits there."""
+"""Select the device for a model, and recognise that its memory is full."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from retinoscope.core.errors import WrongInput, first_line
 
 
 def find_device(asked: str | None) -> torch.device:
-    """The device of that name, or the best there is; says what can be used where it cannot."""
+    """Return the device of this name, or the best one available; raise if it cannot be used."""
     best = "cuda" if torch.cuda.is_available() else "cpu"
     best = "mps" if torch.backends.mps.is_available() else best
     try:
@@ -20,5 +20,5 @@ def find_device(asked: str | None) -> torch.device:
 
 
 def out_of_memory(error: Exception) -> bool:
-    """Whether an error means that there were too many images at a time."""
+    """Return whether an error means that memory ran out."""
     return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)

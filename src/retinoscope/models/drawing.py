@@ -1,7 +1,7 @@
-"""Seeded draws of networks that draw at test time: MC dropout, noise, stochastic depth kept on.
+"""Seeded random numbers for networks that are random at test time, such as MC dropout.
 
-What is drawn depends on the seed, the number of the pass, the image and how many draws came before
-it in the pass, and on nothing else: batch size, order, jobs and resuming change no mask.
+Each draw depends only on the seed, the number of the pass, the image, and the number of earlier
+draws in the pass. Batch size, image order, parallel jobs and resuming do not change it.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ _MAKES = {
 
 
 class Drawing(TorchDispatchMode):
-    """A block in which every random draw of a network is made image by image, from seeds."""
+    """A context in which a network draws its random numbers image by image, from seeds."""
 
     def __init__(self, seed: int, number: int, indices: Sequence[int]) -> None:
-        """Draws of one pass.
+        """Create the context for one pass.
 
         Args:
-            seed: Of the subject.
-            number: Of the pass.
-            indices: Of the images of the batch, in order.
+            seed: Random seed of the subject.
+            number: Number of the pass.
+            indices: Indices of the images in the batch, in order.
         """
         super().__init__()
         self.seed, self.number, self.indices = seed, number, tuple(indices)
         self.drawn = 0
-        """How many draws there have been in this pass."""
+        """Number of draws so far in this pass."""
 
     def __torch_dispatch__(
         self,
@@ -55,10 +55,10 @@ class Drawing(TorchDispatchMode):
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Run an operation; one that draws gets its numbers from here."""
+        """Run an operation; if it draws random numbers, replace them by seeded ones."""
         options = dict(kwargs or {})
         if "dropout" in str(func) and func._can_decompose():
-            with self:  # in inference mode these come whole; what they are made of draws
+            with self:  # not decomposed in inference mode; its parts do the drawing
                 return func.decompose(*args, **options)
         if func is _aten.native_dropout.default:
             kept = 1 - args[1]
@@ -68,7 +68,7 @@ class Drawing(TorchDispatchMode):
             return args[0].copy_(self._draw(func, args[0], *args[1:], **options))
         if func in _MAKES:
             like = func(*args, **options)
-            if func is _aten.bernoulli.default:  # each entry has a probability of its own
+            if func is _aten.bernoulli.default:  # each entry has its own probability
                 uniform = self._draw(_aten.uniform_.default, like)
                 return (uniform < args[0]).to(like.dtype)
             if func is _aten.bernoulli.p:
@@ -79,7 +79,7 @@ class Drawing(TorchDispatchMode):
         return func(*args, **options)
 
     def _draw(self, fill: Any, like: Tensor, *args: Any, **options: Any) -> Tensor:
-        """As ``fill`` would fill a tensor, but each image's share from a seed of its own."""
+        """Draw a tensor like ``like`` with ``fill``, from a separate seed for each image."""
         options.pop("generator", None)
         images = len(self.indices)
         if not like.ndim or like.shape[0] % images:
@@ -89,7 +89,7 @@ class Drawing(TorchDispatchMode):
             )
         parts = []
         for index in self.indices:
-            # The generator of torch takes 64 bits; a sequence of numbers is mixed into these.
+            # torch's generator takes one 64-bit seed, so the numbers are mixed into one.
             mixed = np.random.SeedSequence([self.seed, self.number, index, self.drawn])
             source = torch.Generator().manual_seed(int(mixed.generate_state(1, np.uint64)[0] >> 1))
             part = torch.empty(like.shape[0] // images, *like.shape[1:])
@@ -101,16 +101,16 @@ class Drawing(TorchDispatchMode):
 def drawing(
     subject: Subject, number: int, indices: Sequence[int]
 ) -> AbstractContextManager[object]:
-    """A block in which the network draws as in one of its passes; most networks draw nothing."""
+    """A context for one pass of a random network; it does nothing for deterministic networks."""
     return Drawing(subject.seed, number, indices) if subject.passes else nullcontext()
 
 
 def drawn_walk(
     subject: Subject, number: int, indices: Sequence[int], images: Tensor, taps: frozenset[str]
 ) -> Iterator[State]:
-    """The states of one pass; several may advance in turn, each with draws of its own."""
+    """Yield the states of one pass; passes may be interleaved, each with its own draws."""
     batch = subject.to_device(images)
-    # First, so that a graph that must be made anew for so many images is not made in the block.
+    # Outside the context, because a new graph may have to be exported for this batch size.
     walk = subject.replay.fitting(batch).walk(batch, taps)
     if not subject.passes:
         yield from walk

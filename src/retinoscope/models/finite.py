@@ -1,4 +1,4 @@
-"""Weights that are no numbers are refused when they are loaded, by name."""
+"""Check that loaded weights are finite; the error names the tensors that are not."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ from retinoscope.core.wording import listed
 
 
 def check_finite(model: nn.Module, weights: str) -> None:
-    """Refuse a model whose weights or statistics are NaN or infinite.
+    """Raise an error if a model's weights or running statistics are NaN or infinite.
 
-    Masks that a network keeps as buffers may hold infinity, so of buffers only running statistics
-    must be finite; NaN is refused everywhere.
+    Other buffers may contain infinity, as masks do, but not NaN.
 
     Args:
         model: The model with its weights.
-        weights: What to call them.
+        weights: Name of the weights in the error message.
     """
     wrong = list(_wrong(model))
     if not wrong:
@@ -50,5 +49,5 @@ def _wrong(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def _floats(tensor: Tensor) -> bool:
-    """Whether a tensor holds floating numbers that can be looked at."""
+    """Return whether a tensor holds floating-point values that can be read."""
     return tensor.is_floating_point() and not nn.parameter.is_lazy(tensor) and not tensor.is_meta

@@ -1,12 +1,12 @@
-"""Names to models, for the whole tool.
+"""Load models by name.
 
 ==============================  ===================================================================
-``resnet50.a1_in1k``            a timm model, with an optional tag of its weights
+``resnet50.a1_in1k``            a timm model, optionally with the tag of its weights
 ``vit_tiny_patch16_224:img_size=32,patch_size=4``  the same, built with options
 ``torchvision:resnet50``        a torchvision model
 ``hf:PATH_OR_NAME``             a transformers model: a folder, a ``config.json``, a name on the hub
 ``path/file.py:function``       whatever your own function returns; this runs the file
-``path/file.safetensors``       what ``retinoscope build`` wrote: model, surgeries and weights
+``path/file.safetensors``       a file of ``retinoscope build``: model, surgeries and weights
 ``NAME:weights=FILE``           any of these with the weights of a ``.safetensors`` or ``.pth`` file
 ==============================  ===================================================================
 """
@@ -51,21 +51,21 @@ class LoadedModel:
     name: str
     model: nn.Module
     weights: str
-    """A tag, a file and its hash, or ``untrained, seed 0``."""
+    """A tag, a file with its hash, or ``untrained, seed 0``."""
     image: tuple[int, int, int]
-    """Channels, height and width of the images it is made for."""
+    """Channels, height and width of the images that the model expects."""
     preprocessing: Preprocessing = field(default_factory=Preprocessing)
-    """How it wants its images, by its own published configuration."""
+    """Preprocessing from the model's published configuration, with the requested changes."""
     classes: tuple[str, ...] | None = None
-    """The names of its answers, where the model itself says so."""
+    """Class names, if the model provides them."""
     trained: bool | None = None
-    """Whether its weights have learned something; None where nobody knows."""
+    """Whether the weights were trained; None if unknown."""
     construction: Construction | None = None
-    """How it was built, if it comes from such a file."""
+    """How the model was built, if it comes from a file of ``retinoscope build``."""
     history: Path | None = None
-    """The folder of the training that its weights come from, where it is at hand."""
+    """Folder of the training that wrote the weights, if it can be found."""
     assumed: tuple[str, ...] = ()
-    """What nobody has said about its images, and what was taken instead: size, mean and std."""
+    """What had to be assumed about the images, in words: size, mean and std."""
 
 
 def load_model(
@@ -79,18 +79,18 @@ def load_model(
     mean: Channels | None = None,
     std: Channels | None = None,
 ) -> LoadedModel:
-    """Build the model called ``name`` and give it its weights.
+    """Build the model ``name`` and load its weights.
 
     Args:
-        name: See the table at the top of this file; options stand behind it as ``:key=value``.
-        pretrained: Load the published weights; False asks for random ones by ``seed``.
-        weights: A ``.safetensors`` or ``.pth`` file to take the weights from instead.
-        seed: Of random weights. The global generator is left as it was.
-        allow_pickle: Read ``.pth`` files that run code. Only for files whose maker you trust.
-        size: Image size: 224, or (height, width). Default: the model's own; where it has none, one
-            is found, and ``assumed`` says so.
-        mean: Of the normalisation, one number or one per channel. Default: the model's own.
-        std: Likewise.
+        name: See the table at the top of this file; options follow as ``:key=value``.
+        pretrained: Load the published weights. False: random weights drawn from ``seed``.
+        weights: A ``.safetensors`` or ``.pth`` file to load instead.
+        seed: Random seed of untrained weights. The state of torch's global generator is kept.
+        allow_pickle: Also read ``.pth`` files that run code. Only use this for files you trust.
+        size: Image size: 224, or (height, width). Default: the model's own; if it has none, a size
+            is assumed and listed in ``assumed``.
+        mean: Mean of the normalisation, one number or one per channel. Default: the model's own.
+        std: Standard deviation of the normalisation, likewise.
     """
     specification, named_weights = split_weights(Specification.parse(name))
     weights = weights or named_weights
@@ -127,9 +127,10 @@ def load_model(
 
 
 def split_weights(specification: Specification) -> tuple[Specification, str | None]:
-    """A name without its option ``weights``, and that file; None where it names none.
+    """Return a name without its option ``weights``, and that file; None if there is none.
 
-    A function of the user's own that has an argument of this name keeps it.
+    If the model is a function in the user's own file with an argument ``weights``, the option is
+    left to it.
     """
     options = dict(specification.options)
     file = options.pop("weights", None)
@@ -158,7 +159,7 @@ def _source(specification: Specification) -> tuple[str, Builder]:
 
 
 def _build_from_weights(path: str, options: Mapping[str, Any], pretrained: bool) -> Built:
-    """The model that a file says it belongs to, operated on as the file says."""
+    """Build the model that a weights file describes, including its surgeries."""
     file = Path(path)
     check_built_file(file)
     if options:
@@ -171,7 +172,7 @@ def _build_from_weights(path: str, options: Mapping[str, Any], pretrained: bool)
         )
     specification = Specification.parse(way.model)
     source, build = _source(specification)
-    if build is build_from_file:  # whoever made the file must not choose what code runs here
+    if build is build_from_file:  # the author of the file must not choose which code runs here
         raise UnknownModel(
             f"{path!r} was built from {way.model}, which is code of its maker's. If you trust it, "
             f"name it yourself: {way.model} with --weights {path} (in Python weights=…), or as one "
@@ -184,7 +185,7 @@ def _build_from_weights(path: str, options: Mapping[str, Any], pretrained: bool)
 
 
 def _checked(way: Construction, name: str, weights: str) -> Construction:
-    """The way to build a model by another name, which must be that of the same model."""
+    """Return the construction; raise an error if it is not for the model ``name``."""
     ours, theirs = (split_weights(Specification.parse(n))[0] for n in (name, way.model))
     same = Path(ours.name).name == Path(theirs.name).name and ours.options == theirs.options
     if not same:
@@ -201,7 +202,7 @@ def _with_weights(model: str, path: str) -> str:
 
 
 def _operated(base: Built, way: Construction) -> Built:
-    """The model after the surgeries of its construction, for the images that they were done for."""
+    """Apply the surgeries of a construction, for the image size that it was made for."""
     own = base.preprocessing
     own = replace(own, mean=way.mean or own.mean, std=way.std or own.std)
     unknown = () if way.mean and way.std else tuple(k for k in base.unknown if k != SIZE)

@@ -1,4 +1,4 @@
-"""Work on a batch that goes through in more parts as often as memory demands."""
+"""Run work on a batch in as many parts as memory requires."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _WAY_OUT = "Use a smaller --size, or --precision bfloat16 (in Python size=…, p
 
 
 class DoesNotFit(RetinoscopeError):
-    """There is no memory for a single image."""
+    """Not even a single image fits into memory."""
 
 
 @dataclass
 class Parts:
-    """In how many parts batches go through; what was found once holds for the batches to come."""
+    """The number of parts a batch is divided into; once increased, it applies to later batches."""
 
     count: int = 1
 
@@ -32,13 +32,13 @@ class Parts:
         split: Callable[[int], None],
         way_out: str = _WAY_OUT,
     ) -> T:
-        """What ``work`` gives, begun anew with twice as many parts whenever memory runs out.
+        """Return the result of ``work``, restarted with twice as many parts when memory runs out.
 
         Args:
-            work: Takes the number of parts; it must not keep what a failed attempt has done.
-            images: How many there are, and so how many parts at most.
-            split: Told the new number of parts before the next attempt.
-            way_out: What to do where one image is too many.
+            work: Takes the number of parts. It must discard what a failed attempt has done.
+            images: Number of images, which is also the maximum number of parts.
+            split: Called with the new number of parts before the next attempt.
+            way_out: Advice for the error message if a single image does not fit.
         """
         while True:
             try:
@@ -48,13 +48,13 @@ class Parts:
                     raise
                 if self.count >= images:
                     raise DoesNotFit(f"One image does not fit into memory. {way_out}") from error
-            # Behind the handler: until then, the error holds on to all tensors of the attempt.
+            # After the except block: inside it, the error keeps all tensors of the attempt alive.
             self.count = min(images, 2 * self.count)
             split(self.count)
 
 
 def slices(images: int, parts: int) -> list[slice]:
-    """Where the parts of a batch lie, as ``torch.chunk`` divides it.
+    """The slices of a batch's parts, divided as ``torch.chunk`` does.
 
     Example:
         >>> slices(7, 4)
@@ -65,7 +65,7 @@ def slices(images: int, parts: int) -> list[slice]:
 
 
 def went_in_parts(images: int, parts: int) -> str:
-    """How it is said that a batch was divided.
+    """The message that a batch was divided into parts.
 
     Example:
         >>> went_in_parts(7, 2)

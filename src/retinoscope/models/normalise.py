@@ -1,4 +1,4 @@
-"""A model behind its normalisation, so that it takes images in [0, 1]."""
+"""A model with its normalisation in front, so that it takes images in [0, 1]."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from retinoscope.core.errors import WrongInput
 
 
 class Normalise(nn.Module):
-    """Images in [0, 1] to what a model was trained on: (x - mean) / std per channel."""
+    """Normalises images in [0, 1] as the model expects: (x - mean) / std per channel."""
 
     def __init__(self, mean: Sequence[float], std: Sequence[float], channels: int = 3) -> None:
         super().__init__()
@@ -28,12 +28,12 @@ class Normalise(nn.Module):
         self.register_buffer("std", torch.tensor(std).view(1, -1, 1, 1), persistent=False)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Normalised images."""
+        """The normalised images."""
         return (images - self.mean) / self.std
 
 
 class PixelModel(nn.Module):
-    """Images in [0, 1] to logits."""
+    """A model that maps images in [0, 1] to logits."""
 
     def __init__(self, normalise: nn.Module, backbone: nn.Module, output: str | None) -> None:
         super().__init__()
@@ -42,5 +42,5 @@ class PixelModel(nn.Module):
         self.output = output
 
     def forward(self, images: Tensor) -> Tensor:
-        """The logits (N, K), chosen from whatever the model returns."""
+        """The logits (N, K), selected from whatever the model returns."""
         return choose_logits(self.backbone(self.normalise(images)), self.output)

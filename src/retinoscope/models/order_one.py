@@ -1,7 +1,7 @@
-"""Weights drawn at order one, so that nothing in an untrained model hides.
+"""Weights drawn at order one, so that every part of an untrained model has an effect.
 
-Fresh models often switch their branches off: last norms start at zero, layer scales at 1e-6. What
-is shown about such a model (that removing a unit is exact, a replay faithful) could not fail.
+New models often switch off their branches: last norms start at zero, layer scales at 1e-6. Tests on
+such a model (for example that removing a unit is exact, or a replay faithful) could never fail.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 @torch.no_grad()
 def draw_at_order_one(model: nn.Module, seed: int = 0) -> nn.Module:
-    """Redraw all parameters and batch statistics of ``model`` in place; returns it.
+    """Redraw all parameters and batch norm statistics of ``model`` in place, and return it.
 
-    Matrices and kernels keep the variance of what passes through them (1 / fan-in); vectors are
-    drawn around 1 where they were positive (scales), else around 0, half a unit wide.
+    Matrices and kernels get a variance of 1 / fan-in, which preserves the variance of their input.
+    Vectors get a standard deviation of 0.5 around 1 if their mean was positive (scales), else 0.
     """
     generator = torch.Generator().manual_seed(seed)
 
@@ -34,6 +34,6 @@ def draw_at_order_one(model: nn.Module, seed: int = 0) -> nn.Module:
     for module in model.modules():
         if isinstance(module, _BatchNorm) and module.running_mean is not None:
             module.running_mean.copy_(0.5 * normal(module.running_mean))
-            assert module.running_var is not None  # the two come together
+            assert module.running_var is not None  # set whenever running_mean is
             module.running_var.copy_(1.0 + 0.5 * normal(module.running_var).abs())
     return model

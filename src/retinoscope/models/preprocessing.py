@@ -1,4 +1,4 @@
-"""How a model wants its images, read from the configuration that it was published with."""
+"""The preprocessing of a model, read from its published configuration."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _KNOWN = ("nearest", "bilinear", "bicubic")
 
 
 def from_timm(model: nn.Module, image: tuple[int, int, int]) -> Preprocessing:
-    """A model's data configuration in timm; ImageNet's values for a model that has none."""
+    """Preprocessing from a model's timm configuration; ImageNet's values if it has none."""
     configuration = getattr(model, "pretrained_cfg", None)
     given: Mapping[str, Any] = configuration if isinstance(configuration, Mapping) else {}
     own = given.get("input_size")
-    # The published cut belongs to the published size; a model built for another has none.
+    # The published crop is for the published size; a model built for another size has none.
     cut = float(given.get("crop_pct") or 1.0) if own and tuple(own[1:]) == image[1:] else 1.0
     return Preprocessing(
         size=image[1:],
@@ -33,11 +33,11 @@ def from_timm(model: nn.Module, image: tuple[int, int, int]) -> Preprocessing:
 
 
 def from_torchvision(weights: Any, image: tuple[int, int, int]) -> Preprocessing:
-    """The transforms that torchvision publishes with a model's weights."""
+    """Preprocessing from the transforms that torchvision publishes with a model's weights."""
     if weights is None:
         return Preprocessing(size=image[1:])
     transforms = weights.transforms()
-    if not hasattr(transforms, "crop_size"):  # not a classifier's
+    if not hasattr(transforms, "crop_size"):  # not for classification
         return Preprocessing(size=image[1:])
     crop, resize = transforms.crop_size[0], transforms.resize_size[0]
     return Preprocessing(
@@ -50,7 +50,7 @@ def from_torchvision(weights: Any, image: tuple[int, int, int]) -> Preprocessing
 
 
 def from_transformers(path: str, image: tuple[int, int, int]) -> Preprocessing:
-    """The ``preprocessor_config.json`` beside a transformers model; ImageNet's values without."""
+    """Preprocessing of a transformers model; ImageNet's values if it has no configuration."""
     given = processor(path)
     cut = given.get("crop_pct") or 1.0
     size, crop = given.get("size"), given.get("crop_size")
@@ -70,7 +70,7 @@ def from_transformers(path: str, image: tuple[int, int, int]) -> Preprocessing:
 
 
 def processed_size(path: str) -> tuple[int, int] | None:
-    """The image size that the preprocessing beside a transformers model ends in, if it says it."""
+    """Image size after the preprocessing of a transformers model; None if not specified."""
     given = processor(path)
     for key in ("crop_size", "size"):
         found = given.get(key)
@@ -83,7 +83,7 @@ def processed_size(path: str) -> tuple[int, int] | None:
 
 
 def processor(path: str) -> Mapping[str, Any]:
-    """What ``preprocessor_config.json`` beside a transformers model says; empty without one."""
+    """Content of a transformers model's ``preprocessor_config.json``; empty if it has none."""
     folder = Path(path)
     file = (folder.parent if folder.suffix == ".json" else folder) / "preprocessor_config.json"
     if file.is_file():
@@ -104,7 +104,7 @@ def _interpolation(name: Any) -> Interpolation:
 
 
 def _channels(values: Any, channels: int, default: tuple[float, ...]) -> tuple[float, ...]:
-    """One number per channel; a single one stands for all."""
+    """One value per channel; if their number differs, the mean of the values for all channels."""
     found = tuple(float(value) for value in (default if values is None else values))
     if len(found) == channels:
         return found

@@ -1,7 +1,7 @@
-"""Random weights for networks of the user's own whose code gives them others.
+"""Random weights for the user's own networks whose code does not draw them from the seed.
 
-A function that loads weights, or that seeds its own draws, gives the same weights for every seed.
-Each module then draws its parameters anew by its own ``reset_parameters``.
+A function that loads weights or sets its own seed returns the same weights for every seed. In that
+case each module redraws its parameters with its own ``reset_parameters``.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from retinoscope.core.wording import listed
 
 
 class WeightsFixed(WeightsUnavailable):
-    """Random weights were asked for of a network that cannot draw its own anew."""
+    """Random weights were requested from a network whose weights cannot be redrawn."""
 
 
 def drawn_by_seed(name: str, make: Callable[[], nn.Module]) -> tuple[nn.Module, str]:
-    """The network with random weights from torch's generator as it stands, and what was done.
+    """Return the network with random weights from torch's generator, and how they were drawn.
 
     Args:
-        name: What to call the network in errors.
+        name: Name of the network in error messages.
         make: The user's function.
     """
     before = torch.get_rng_state()
@@ -44,7 +44,7 @@ def drawn_by_seed(name: str, make: Callable[[], nn.Module]) -> tuple[nn.Module, 
 
 
 def _equal(model: nn.Module, twin: nn.Module) -> list[str]:
-    """Parameters that another seed has not changed, though they are no constants."""
+    """Return the parameters that are the same for another seed, although they are not constant."""
     other = dict(twin.named_parameters())
     return [
         name
@@ -58,7 +58,7 @@ def _equal(model: nn.Module, twin: nn.Module) -> list[str]:
 
 
 def _check(model: nn.Module, fixed: Sequence[str], name: str) -> None:
-    """Refuse parameters that nobody can draw anew."""
+    """Raise an error if some of these parameters cannot be redrawn."""
     owners = dict.fromkeys(path.rpartition(".")[0] for path in fixed)
     stuck = [path for path in owners if _reset(model.get_submodule(path)) is None]
     if not stuck:
@@ -75,7 +75,7 @@ def _check(model: nn.Module, fixed: Sequence[str], name: str) -> None:
 
 
 def _reset(module: nn.Module) -> Callable[[], object] | None:
-    """What draws a module's own parameters; ``nn.MultiheadAttention`` has it under another name."""
+    """Return the method that draws a module's parameters; in some modules it is private."""
     for name in ("reset_parameters", "_reset_parameters"):
         if callable(found := getattr(module, name, None)):
             return found

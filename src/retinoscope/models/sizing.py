@@ -1,15 +1,16 @@
-"""The image size of a network that does not say it, from how it behaves at the usual sizes.
+"""Find the image size of a network that does not state it, by trying the usual sizes.
 
-Nothing is computed: the network runs on tensors that have a shape and no content. What it shows,
-the strongest evidence first:
+Nothing is computed: the network runs on tensors that have a shape but no data. These rules are
+applied, the strongest evidence first:
 
-- A flattened map or a table of positions fits a single size: the only one that works is taken.
-- A table of which only the beginning is used fits up to a size: the largest that works is taken.
-- A table that is resampled for other sizes is left alone at its own: that one is taken.
-- A network for small images keeps its resolution: where 224 pixels would leave it with maps four
-  times smaller than the image at most (eight times, where the first convolution has no stride),
-  32 pixels are assumed. Networks for photographs end at 16 or 32 times smaller.
-- Else 224 pixels are assumed, as for most networks that were ever published.
+- A flattened map or a position table fits a single size: the only size that works is used.
+- A position table that is only read from its beginning fits all sizes up to a limit: the largest
+  size that works is used.
+- A position table that is resampled for other sizes is kept at its own size: that size is used.
+- Networks for small images keep their resolution. If, at 224 pixels, the last maps would be at most
+  four times smaller than the image (eight times if the first convolution has no stride), 32 pixels
+  are assumed. In networks for photographs, they are 16 or 32 times smaller.
+- Otherwise 224 pixels are assumed, as for most published networks.
 """
 
 from __future__ import annotations
@@ -27,16 +28,16 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 USUAL = (224, 32, 299, 256, 384, 64, 28, 96, 128, 160, 192, 240, 288, 320, 336, 448, 512, 518)
-"""Sizes that networks are made for, the more frequent first."""
+"""Image sizes that networks are usually made for, the most frequent first."""
 _FIRST, _SMALL, _LARGE = 224, 32, 512
 _GRID = 32
-"""Patches and strides divide multiples of it, so only these tell whether a table ends."""
+"""Patch sizes and strides divide its multiples, so only these sizes show where a table ends."""
 _KEPT, _KEPT_FROM_FIRST = 4, 8
 _UNTRIED = "assumed: the network could not be tried at the usual sizes"
 
 
 class Finding(NamedTuple):
-    """An image size, and by what reasoning."""
+    """An image size, and how it was found."""
 
     size: tuple[int, int]
     how: str
@@ -48,27 +49,27 @@ class Look:
 
     side: int
     first_stride: int = 0
-    """Of the first convolution; 0 where there is none."""
+    """Stride of the first convolution; 0 if there is none."""
     last: int = 0
-    """The longer side of the last map with more than one position that a convolution gives."""
+    """Longer side of the last convolution's output that has more than one position."""
     resampled: int = 0
-    """How often a map or a table is brought to another size."""
+    """Number of times that a map or a table is resampled to another size."""
 
     @property
     def small(self) -> bool:
-        """Whether the network keeps the resolution as those for small images do."""
+        """Whether the network keeps its resolution, as networks for small images do."""
         factor = _KEPT_FROM_FIRST if self.first_stride == 1 else _KEPT
         return self.last * factor >= self.side
 
 
 def find_size(model: nn.Module, channels: int) -> Finding:
-    """The image size that a network is most likely made for, and how that was found."""
+    """Return the image size that a network was most likely made for, and how it was found."""
     tried = _Trials(model, channels)
     first, large = tried[_FIRST], tried[_LARGE]
     if first is not None and large is not None and not first.resampled + large.resampled:
         return _unbound(first, tried)
     every = {side: look for side in USUAL if (look := tried[side]) is not None}
-    # A single position fits any table, by broadcasting: that proves nothing.
+    # A single position broadcasts to any table, so it proves nothing.
     works = {side: look for side, look in every.items() if look.last} or every
     if not works:
         return _found(_FIRST, _UNTRIED)
@@ -89,7 +90,7 @@ def find_size(model: nn.Module, channels: int) -> Finding:
 
 
 def _unbound(first: Look, tried: _Trials) -> Finding:
-    """The size of a network that works at any, or at many."""
+    """Return the size of a network that works at any size, or at many."""
     if first.small and tried[_SMALL] is not None:
         return _found(
             _SMALL,
@@ -100,7 +101,7 @@ def _unbound(first: Look, tried: _Trials) -> Finding:
 
 
 def _end_of_table(works: Mapping[int, Look]) -> int | None:
-    """The largest size that works, where all smaller ones do and no larger one does."""
+    """Return the largest size that works, if all smaller ones work and no larger one does."""
     grid = sorted(side for side in USUAL if side % _GRID == 0)
     taken = [side for side in grid if side in works]
     ends = bool(taken) and taken == grid[: len(taken)] and len(taken) < len(grid)
@@ -108,14 +109,14 @@ def _end_of_table(works: Mapping[int, Look]) -> int | None:
 
 
 def _not_resampled(works: Mapping[int, Look]) -> int | None:
-    """The only size at which the fewest maps and tables are resampled."""
+    """Return the size with the fewest resampled maps and tables; None if there is a tie."""
     fewest = min(look.resampled for look in works.values())
     found = [side for side, look in works.items() if look.resampled == fewest]
     return found[0] if len(found) == 1 else None
 
 
 def takes(model: nn.Module, image: tuple[int, int, int]) -> bool:
-    """Whether a network works on images of (channels, height, width); True where none can tell."""
+    """Return whether a network accepts images (channels, height, width); True if unknown."""
     trials = _Trials(model, image[0])
     return trials.look(*image[1:]) is not None or find_size(model, image[0]).how == _UNTRIED
 
@@ -125,7 +126,7 @@ def _found(side: int, how: str) -> Finding:
 
 
 class _Trials:
-    """What a network does at each size; each is tried once, and when it is asked for."""
+    """What a network does at each size; each size is tried once, on first access."""
 
     def __init__(self, model: nn.Module, channels: int) -> None:
         self._channels = channels
@@ -135,10 +136,10 @@ class _Trials:
         self._like = {"device": like.device, "dtype": like.dtype}
         held = [*model.parameters(), *model.buffers()]
         try:
-            # A copy without content: a network that keeps what it has seen keeps it there.
+            # A copy without data: if the network stores state while it runs, only the copy changes.
             empty = {id(tensor): self._mode.from_tensor(tensor) for tensor in held}
             self._model: nn.Module | None = deepcopy(model, empty).eval()
-        except Exception:  # code of anyone's: some networks cannot be copied
+        except Exception:  # arbitrary code: some networks cannot be copied
             self._model = None
 
     def __getitem__(self, side: int) -> Look | None:
@@ -147,21 +148,21 @@ class _Trials:
         return self._looks[side]
 
     def look(self, height: int, width: int) -> Look | None:
-        """What the network does with such images; None where it fails."""
+        """Run the network on images of this size; return what it does, or None if it fails."""
         if self._model is None:
             return None
         seen = _Watching(Look(height))
         try:
             with _quiet(), torch.random.fork_rng(devices=[]), torch.no_grad(), self._mode, seen:
                 self._model(torch.zeros(1, self._channels, height, width, **self._like))
-        except Exception:  # another size fails anywhere inside
+        except Exception:  # a wrong size can fail anywhere inside
             return None
         return seen.look
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """A block in which torch does not log that an operation fails: that is what is asked."""
+    """A context in which torch does not log failing operations, since failures are expected."""
     logger = logging.getLogger(FakeTensorMode.__module__)
     before, logger.disabled = logger.disabled, True
     try:
@@ -171,14 +172,14 @@ def _quiet() -> Iterator[None]:
 
 
 class _Watching(TorchDispatchMode):
-    """Notes convolutions and resampling while a network runs."""
+    """Records convolutions and resampling while a network runs."""
 
     def __init__(self, look: Look) -> None:
         super().__init__()
         self.look = look
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run an operation and note what it does to maps."""
+        """Run an operation and record what it does to maps."""
         out = func(*args, **(kwargs or {}))
         name = func._schema.name.removeprefix("aten::")
         if name == "convolution" and out.ndim == 4:

@@ -1,10 +1,10 @@
-"""Weights along a training: which there are, in which order, and how to read them.
+"""Find, order and read the snapshots of a training.
 
-Three kinds of folder hold them:
+Three kinds of folder contain snapshots:
 
 - a training folder of ours: ``snapshots/init``, ``warmup``, ``epoch-0010``, …, ``end``;
-- a folder of packaged weights: ``warmup`` and ``end``, and the seed that gives the first ones;
-- any other with ``.safetensors`` files, in the natural order of their names.
+- a folder of packaged weights: ``warmup`` and ``end``, and the seed of the initial weights;
+- any other folder with ``.safetensors`` files, in the natural order of their names.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ from retinoscope.models.history import find_history
 from retinoscope.models.load import load_model
 
 _RANKS = {"init": 0, "warmup": 1, "end": 3}
-"""Where our own names stand among others, which have 2."""
+"""Sort order of our own names; all other names have 2."""
 _LISTED = 4
 _HELD = 2**24
-"""Numbers of all snapshots together that are in memory at a time: 128 MB."""
+"""Number of values in memory at a time, over all snapshots together: 128 MB."""
 _FLAG = "--probe trajectory:snapshots=FOLDER (in Python Trajectory(snapshots=FOLDER))"
 
 
 class NoSnapshots(RetinoscopeError):
-    """A folder does not hold the snapshots of a training."""
+    """A folder does not contain the snapshots of a training."""
 
 
 @dataclass(frozen=True)
@@ -57,21 +57,21 @@ class Snapshot:
 
     name: str
     epoch: float
-    """From the beginning of the training on, with its warm-up."""
+    """Epochs since the start of the training, including warm-up."""
     path: Path | None
     seed: int | None = None
-    """By which the weights are drawn where there is no file."""
+    """Random seed of the weights, if there is no file."""
     model: str = ""
-    """Whose weights they are then."""
+    """Name of the model to draw weights for, if there is no file."""
     weights: str = ""
-    """What their hash must be then."""
+    """Expected hash of the drawn weights, if there is no file."""
 
 
 def find_snapshots(folder: Path | str) -> tuple[Snapshot, ...]:
-    """The snapshots in a folder in the order of the training, two or more.
+    """Return the snapshots in a folder in training order; there must be two or more.
 
-    In a folder that is not of our making the epoch is the last number in a file's name, or the
-    file's place where there are none or they do not rise.
+    In a folder of another tool, the epoch is the last number in the file name. If a name has no
+    number, or the numbers do not increase, the epoch is the index of the file.
     """
     here = Path(folder).expanduser().resolve()
     if not here.is_dir():
@@ -93,12 +93,12 @@ def find_snapshots(folder: Path | str) -> tuple[Snapshot, ...]:
 
 
 def snapshots_of(subject: Subject, needs: Needs, *, fitting: bool = False) -> tuple[Snapshot, ...]:
-    """The snapshots that a probe needs; ``NotApplicable`` where the subject has none of its own.
+    """Return the snapshots that a probe needs; raise ``NotApplicable`` if the subject has none.
 
     Args:
-        subject: Whose weights have come along the path.
-        needs: Of the probe: a folder, or nothing for the training that the weights come from.
-        fitting: Look into each file whether it fits the subject's model.
+        subject: The subject whose training is examined.
+        needs: Needs of the probe. Without a folder, that of the subject's own training is used.
+        fitting: Also check that each snapshot fits the subject's model.
     """
     if not needs.snapshots and subject.history is None:
         raise NotApplicable(
@@ -112,22 +112,22 @@ def snapshots_of(subject: Subject, needs: Needs, *, fitting: bool = False) -> tu
     except RetinoscopeError as error:
         if needs.snapshots:
             raise
-        # Nobody has asked for this folder by name, so it must not stop the other probes.
+        # The user did not name this folder, so it must not stop the other probes.
         raise NotApplicable(f"needs the snapshots of a training. {error}") from error
     return found
 
 
 def fingerprint(snapshots: Sequence[Snapshot]) -> str:
-    """Changes when any snapshot's weights, name or epoch do; not when the folder is moved."""
+    """A hash of all snapshots' weights, names and epochs; moving the folder does not change it."""
     plain = [asdict(s) | {"path": s.path and file_hash(s.path)} for s in snapshots]
     return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
 
 
 def read_snapshot(snapshot: Snapshot) -> dict[str, Tensor]:
-    """All weights and buffers by name: read, or drawn by their seed and checked."""
+    """Return all weights and buffers by name: read from the file, or drawn and checked."""
     if snapshot.path is not None:
         return read_checkpoint(snapshot.path)
-    if names_code(snapshot.model):  # whoever made the folder must not run code here
+    if names_code(snapshot.model):  # the author of the folder must not run code here
         raise WeightsMismatch(
             f"The snapshot {snapshot.name!r} is to be drawn from {snapshot.model}, which is code "
             "of its maker's and is not run. Put a file "
@@ -145,7 +145,7 @@ def read_snapshot(snapshot: Snapshot) -> dict[str, Tensor]:
 
 
 def check_fit(snapshots: Sequence[Snapshot], model: nn.Module) -> None:
-    """Refuse snapshots of another architecture; of files only the head is read."""
+    """Raise an error for snapshots of another architecture; only file headers are read."""
     own = model.state_dict()
     for snapshot in snapshots:
         if found := differences(own, _shapes(snapshot)):
@@ -158,7 +158,7 @@ def check_fit(snapshots: Sequence[Snapshot], model: nn.Module) -> None:
 
 
 def differences(own: Mapping[str, Tensor], shapes: Mapping[str, tuple[int, ...]]) -> str:
-    """In what other weights do not fit a model's own, in words; empty where they fit.
+    """Describe how other weights do not fit a model's own; empty if they fit.
 
     Example:
         >>> differences({"a": torch.zeros(2), "b": torch.zeros(1)}, {"a": (3,)})
@@ -182,10 +182,10 @@ def differences(own: Mapping[str, Tensor], shapes: Mapping[str, tuple[int, ...]]
 
 
 def gram_matrix(snapshots: Sequence[Snapshot], model: nn.Module) -> np.ndarray:
-    """Inner products (T, T) of the snapshots about the last one, over the model's parameters.
+    """Inner products (T, T) of the snapshots relative to the last one, over all parameters.
 
-    In double precision and part by part, so that no two snapshots are in memory as a whole.
-    Buffers, such as the statistics of batch norms, are no parameters.
+    Computed in double precision and in parts, so that no two whole snapshots are in memory.
+    Buffers, such as batch norm statistics, are not parameters.
     """
     check_fit(snapshots, model)
     count = len(snapshots)
@@ -202,7 +202,7 @@ def gram_matrix(snapshots: Sequence[Snapshot], model: nn.Module) -> np.ndarray:
 
 
 def _parts(shape: tuple[int, ...], count: int) -> Iterator[Any]:
-    """What to read of a tensor at a time: some of its rows, or all of it where it has none."""
+    """Yield the index of each part to read: some rows of a tensor, or ``...`` if it has none."""
     if not shape or 0 in shape:
         yield ...
         return
@@ -221,7 +221,7 @@ def _check_finite(rows: Tensor, name: str, snapshots: Sequence[Snapshot]) -> Non
 
 @contextmanager
 def _opened(snapshot: Snapshot) -> Iterator[Callable[[str, Any], Tensor]]:
-    """A function that reads a part of a tensor by its name."""
+    """A context with a function that reads a part of a tensor, given its name."""
     if snapshot.path is None:
         state = read_snapshot(snapshot)
         yield lambda name, part: state[name][part]
@@ -254,7 +254,7 @@ def _of_training(folder: Path) -> tuple[Snapshot, ...]:
     found: dict[str, Snapshot] = {}
     for path in inside.glob("*.safetensors"):
         if behind := re.fullmatch(r"epoch-(\d+)", path.stem):
-            # The names count from the end of the warm-up.
+            # Epochs in file names are counted from the end of warm-up.
             found[path.stem] = Snapshot(path.stem, warmup + int(behind[1]), path)
         elif path.stem in known:
             found[path.stem] = Snapshot(path.stem, known[path.stem], path)
@@ -264,12 +264,12 @@ def _of_training(folder: Path) -> tuple[Snapshot, ...]:
             "init", 0.0, None, int(first["seed"]), str(recipe["model"]), str(first["weights"])
         )
     if not warmup and "init" in found:
-        found.pop("warmup", None)  # the same weights once more
+        found.pop("warmup", None)  # the same weights as init
     return tuple(sorted(found.values(), key=lambda one: (one.epoch, _RANKS.get(one.name, 2))))
 
 
 def _json(path: Path, within: str, *needed: str) -> dict[str, Any]:
-    """What a file says, or what stands under one of its keys."""
+    """Read the needed keys of a JSON file, or of the object under its key ``within``."""
     try:
         plain = json.loads(path.read_bytes())
         plain = plain[within] if within else plain
@@ -292,6 +292,6 @@ def _of_files(folder: Path) -> tuple[Snapshot, ...]:
 
 
 def _natural(name: str) -> list[tuple[int, str]]:
-    """Numbers by their size: ``epoch-2`` comes before ``epoch-10``."""
+    """Sort key that compares numbers by value: ``epoch-2`` comes before ``epoch-10``."""
     return [(int(part or 0), "") if i % 2 else (0, part)
             for i, part in enumerate(re.split(r"(\d+)", name))]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Models from timm, torchvision, transformers and files of the user's own."""
+"""Build models from timm, torchvision, transformers and the user's own files."""
 
 from __future__ import annotations
 
@@ -36,29 +36,29 @@ SIZE, NORMALISATION = "size", "mean and std"
 
 @dataclass(frozen=True)
 class Built:
-    """A model as its source gives it."""
+    """A model as returned by its source."""
 
     model: nn.Module
     weights: str | None
-    """None for random ones."""
+    """Name of the weights; None for random weights."""
     image: tuple[int, int, int]
     preprocessing: Preprocessing
     classes: tuple[str, ...] | None = None
     trained: bool | None = None
     construction: Construction | None = None
     file: Path | None = None
-    """Where the weights lie, if they come with the package."""
+    """Path of the weights, if they are part of this package."""
     drawn: str = ""
-    """How random weights were drawn, where not by the model's own code."""
+    """How random weights were drawn, if not by the model's own code."""
     unknown: tuple[str, ...] = ()
-    """What the source does not say about images: ``SIZE``, ``NORMALISATION``."""
+    """What the source does not say about the images: ``SIZE``, ``NORMALISATION``."""
 
 
 Builder = Callable[[str, Mapping[str, Any], bool], Built]
 
 
 def build_timm(name: str, options: Mapping[str, Any], pretrained: bool) -> Built:
-    """A timm model, ours included."""
+    """Build a timm model, including our own."""
     import timm
 
     architecture, _, tag = name.partition(".")
@@ -97,7 +97,7 @@ def build_timm(name: str, options: Mapping[str, Any], pretrained: bool) -> Built
 
 
 def build_torchvision(name: str, options: Mapping[str, Any], pretrained: bool) -> Built:
-    """A torchvision model, with its default weights."""
+    """Build a torchvision model, with its default weights if ``pretrained``."""
     from torchvision import models
 
     if name not in models.list_models():
@@ -130,13 +130,13 @@ def build_torchvision(name: str, options: Mapping[str, Any], pretrained: bool) -
 
 
 def _crop(weights: Any) -> int | None:
-    """The image size that a model's published preprocessing ends in; None without any."""
+    """Return the crop size of a model's published preprocessing; None if it has none."""
     crop = getattr(weights.transforms(), "crop_size", None) if weights is not None else None
     return int(crop[0]) if crop else None
 
 
 def build_transformers(path: str, options: Mapping[str, Any], pretrained: bool) -> Built:
-    """A transformers model for image classification."""
+    """Build a transformers model for image classification."""
     try:
         from transformers import AutoConfig, AutoModelForImageClassification
     except ImportError:
@@ -177,15 +177,16 @@ def build_transformers(path: str, options: Mapping[str, Any], pretrained: bool) 
 def build_from_file(
     name: str, options: Mapping[str, Any], pretrained: bool, redraw: bool = True
 ) -> Built:
-    """What a function in a file of the user's own returns.
+    """Build the model that a function in the user's own file returns.
 
-    A function with an argument ``pretrained`` is told. Of any other, random weights are drawn anew
-    where its own are the same for every seed, unless ``redraw`` is False: others come instead.
+    If the function has an argument ``pretrained``, it gets False when random weights are requested.
+    Otherwise, if its weights are the same for every seed, they are redrawn. ``redraw=False`` skips
+    this, for weights that are replaced afterwards.
     """
     path, function = function_in_file(name, UnknownModel)
     before = torch.get_rng_state()
     module = _import(path)
-    torch.set_rng_state(before)  # a file that seeds when it is read must not choose the weights
+    torch.set_rng_state(before)  # a file that sets a seed on import must not affect the weights
     maker = getattr(module, function, None)
     if not callable(maker):
         public = [n for n, value in vars(module).items() if callable(value) and n[0] != "_"]
@@ -195,7 +196,7 @@ def build_from_file(
         )
     asked = inspect.signature(maker).parameters
     told = "pretrained" in asked
-    # Its own default decides whether weights are loaded, unless random ones are asked for.
+    # Its own default decides whether weights are loaded, unless random ones are requested.
     given = {"pretrained": False} | dict(options) if told and not pretrained else dict(options)
     try:
         inspect.signature(maker).bind(**given)
@@ -215,11 +216,11 @@ def build_from_file(
 
 
 def takes_argument(name: str, argument: str) -> bool:
-    """Whether a name is that of a function in a file with such an argument; the file is not run."""
+    """Return whether ``name`` is a function in a file with this argument; the file is not run."""
     file, _, function = name.rpartition(":")
     try:
         found = ast.parse(Path(file).read_bytes()) if file.endswith(".py") else ast.Module([], [])
-    except (OSError, SyntaxError, ValueError):  # said when it is loaded
+    except (OSError, SyntaxError, ValueError):  # reported when the file is loaded
         return False
     return any(
         argument in {one.arg for one in [*node.args.args, *node.args.kwonlyargs]}
@@ -229,7 +230,7 @@ def takes_argument(name: str, argument: str) -> bool:
 
 
 def _made(name: str, maker: Callable[..., Any], options: Mapping[str, Any]) -> nn.Module:
-    """What the user's function returns."""
+    """Call the user's function and return its model."""
     try:
         model = maker(**options)
     except Exception as error:
@@ -243,12 +244,12 @@ def _made(name: str, maker: Callable[..., Any], options: Mapping[str, Any]) -> n
 
 
 def describe_module(model: nn.Module, weights: str | None, size: Size | None = None) -> Built:
-    """A module of the user's own with what it says about its images by timm's configuration.
+    """Describe the user's own module, with the image settings of its timm configuration, if any.
 
     Args:
         model: The module.
-        weights: What to call its weights; None for random ones.
-        size: Its image size, where that is known.
+        weights: Name for its weights; None for random weights.
+        size: Its image size, if known.
     """
     given = getattr(model, "pretrained_cfg", None)
     configured: Mapping[str, Any] = given if isinstance(given, Mapping) else {}
@@ -265,7 +266,7 @@ def describe_module(model: nn.Module, weights: str | None, size: Size | None = N
 
 
 def _declared_size(maker: Callable[..., Any], options: Mapping[str, Any]) -> Size | None:
-    """The image size that a function is given, or has by default."""
+    """Return the image size passed to a function, or its default; None if there is neither."""
     for name in ("img_size", "image_size"):
         parameter = inspect.signature(maker).parameters.get(name)
         size = options.get(name, parameter and parameter.default)
@@ -275,14 +276,14 @@ def _declared_size(maker: Callable[..., Any], options: Mapping[str, Any]) -> Siz
 
 
 def _import(path: Path) -> Any:
-    """The user's file as a module; files beside it can be imported from it."""
+    """Import the user's file as a module; it can import files from its own folder."""
     specification = importlib.util.spec_from_file_location(path.stem, path)
     if specification is None or specification.loader is None:
         raise UnknownModel(f"{str(path)!r} is not a Python file.")
     module = importlib.util.module_from_spec(specification)
     sys.path.insert(0, str(path.resolve().parent))
     try:
-        # Not from the cache of compiled files, which a change within a second can escape.
+        # Without the bytecode cache, which can miss a change made within the same second.
         exec(compile(path.read_bytes(), path, "exec"), vars(module))
     except Exception as error:
         raise _broken(str(path), error) from error
@@ -292,7 +293,7 @@ def _import(path: Path) -> Any:
 
 
 def _broken(name: str, error: Exception) -> UnknownModel:
-    """Our own error for code of the user's that fails, with the line where it does."""
+    """Return our own error for user code that fails, with the line where it fails."""
     frame = traceback.extract_tb(error.__traceback__)[-1]
     place = f"{error.filename}:{error.lineno}" if isinstance(error, SyntaxError) else (
         f"{frame.filename}:{frame.lineno}"
@@ -303,7 +304,7 @@ def _broken(name: str, error: Exception) -> UnknownModel:
 
 
 def _create(name: str, build: Callable[[], Any], pretrained: bool) -> Any:
-    """Build; what the hub or the network has to complain about becomes our own error."""
+    """Call ``build`` and turn its errors into our own."""
     try:
         return build()
     except (OSError, ConnectionError) as error:
