@@ -1,4 +1,4 @@
-"""The papers' networks, one family per file. Importing this room registers them with timm."""
+"""Networks from the papers, one family per file. Importing this registers them with timm."""
 
 from retinoscope.models.families import (
     alternet,
@@ -20,11 +20,11 @@ FAMILIES = (
     levit_cifar, coat_cifar, convolutional_vit, eigen_vit,
     broadcast_vit,
 )  # fmt: skip
-"""The modules whose entry points timm now knows."""
+"""The modules whose models are registered with timm."""
 
 
 def own_models() -> list[str]:
-    """The names of the models that are ours.
+    """The names of our own models.
 
     Example:
         >>> "alternet50" in own_models()

@@ -1,12 +1,14 @@
 """AlterNet: attention at the end of each stage of a ResNet (Park & Kim, 2022, arXiv:2202.06709).
 
-A pre-activation ResNet in which blocks from the end of a stage are, every second one, attention
-within windows instead of convolutions. The last stage of the bottleneck networks has one block
-more than the ResNet, so that it can alternate evenly. ``msas`` is how many a stage has: 0, 1, 1, 2
-for CIFAR (fig. 11), 0, 1, 3, 2 for ImageNet (fig. D.5), 0, 1, 1, 1 where stages have two blocks.
+A pre-activation ResNet in which every second block from the end of a stage is window attention
+instead of convolutions. From AlterNet-34 on, the last stage has one block more than in the ResNet,
+so that both kinds alternate evenly. ``msas`` is the number of attention blocks per stage:
+0, 1, 1, 2 for CIFAR (fig. 11), 0, 1, 3, 2 for ImageNet (fig. D.5), and 0, 1, 1, 1 if stages have
+two blocks.
 
-``head_width`` is 64 as in the authors' code, or 32, at which an attention block costs about as
-much as the convolutions it replaces. ``tables="shared"`` is the authors' single table of biases.
+``head_width`` is 64 as in the authors' code; with 32, an attention block costs about as much as the
+convolutions it replaces. ``tables="shared"`` uses one table of biases for all heads, as the
+authors' code does.
 """
 
 from __future__ import annotations
@@ -103,5 +105,5 @@ def alternet152_cifar(pretrained: bool = False, **kwargs: Any) -> PreActResNet:
 
 @register_model
 def micro_alternet(pretrained: bool = False, **kwargs: Any) -> PreActResNet:
-    """For a CPU: 0.12 M parameters, images of 32 × 32 pixels, 10 classes."""
+    """0.12 M parameters, images of 32 × 32 pixels, 10 classes; small enough for a CPU."""
     return create("micro_alternet", pretrained, MICRO | {"msas": (0, 1, 1, 2)}, **kwargs)

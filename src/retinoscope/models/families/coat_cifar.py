@@ -1,8 +1,8 @@
 """CoaT-Lite for images of 32 × 32 pixels (Xu et al., 2021, arXiv:2104.06399); the class is timm's.
 
-Four stages of factorised attention, each behind a convolution that tells positions apart. timm's
-class takes patches of 4 for granted, which would leave the last stage a single position of a small
-image; here every pixel is a token (of the micro size, every 2 × 2), as in Swin and Twins on CIFAR.
+Four stages of factorised attention with convolutional position encodings. timm's class assumes
+patches of 4 × 4 pixels, which would leave a single position of a small image in the last stage.
+Here every pixel is a token (in the micro size, 2 × 2 pixels), as in Swin and Twins on CIFAR.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from retinoscope.models.families.configuration import cifar_cfg
 class CifarCoat(CoaT):
     """CoaT-Lite with patches of any size.
 
-    All blocks of a stage share their convolutions. A state dict holds each of them once, under the
-    stage's name, since safetensors refuses to store a tensor twice; timm's own, which repeats them
-    block by block, is read as well.
+    All blocks of a stage share their convolutions. The state dict contains each of them once, under
+    the name of the stage, because safetensors refuses to store a tensor twice. State dicts of
+    timm's class, which repeat them in every block, can be loaded as well.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -45,7 +45,7 @@ class CifarCoat(CoaT):
 
 
 def _shared(model: CifarCoat) -> dict[str, str]:
-    """Paths of shared modules inside blocks, each with the path of the stage's own."""
+    """The paths of shared modules inside blocks, each with its path in the stage."""
     return {
         f"serial_blocks{stage}.{block}.{inside}.": f"{own}{stage}."
         for stage in range(1, len(model.embed_dims) + 1)

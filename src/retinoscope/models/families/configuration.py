@@ -1,4 +1,4 @@
-"""How our models want their images, in the form in which timm keeps it."""
+"""The image settings of our models, in the format of timm's configurations."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 CIFAR10_MEAN, CIFAR10_STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
 CIFAR100_MEAN, CIFAR100_STD = (0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761)
-"""Of the training images, over all pixels."""
+"""Mean and standard deviation over all pixels of the training images."""
 
 
 def cifar_cfg(
@@ -15,12 +15,13 @@ def cifar_cfg(
     classes: int = 100,
     **more: Any,
 ) -> dict[str, Any]:
-    """The default configuration of a model for images of 32 × 32 pixels.
+    """The default timm configuration of a model for images of 32 × 32 pixels.
 
     Args:
         first_conv: Path of the layer that takes the image.
-        classifier: Path of the layer, or layers, that give the logits.
-        classes: 100 for CIFAR-100, whose mean and deviation it then has; else CIFAR-10's.
+        classifier: Path of the layer, or layers, that output the logits.
+        classes: Number of classes. 100 selects mean and standard deviation of CIFAR-100, any other
+            number those of CIFAR-10.
         more: Further entries, such as ``fixed_input_size``.
     """
     mean, std = (CIFAR100_MEAN, CIFAR100_STD) if classes == 100 else (CIFAR10_MEAN, CIFAR10_STD)

@@ -1,7 +1,7 @@
 """ConViT for images of 32 × 32 pixels (d'Ascoli et al., 2021, arXiv:2103.10697).
 
-The class is timm's. Its first blocks begin as convolutions: each head looks at one offset, and a
-gate learns how far to leave that for ordinary attention. The class token joins where they end.
+The class is timm's. Its first blocks are initialised as convolutions: each head attends to one
+offset, and a learned gate mixes this with ordinary attention. The class token is added after them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from retinoscope.models.families.configuration import cifar_cfg
 
 
 class CifarConvit(ConVit):
-    """ConViT whose table of offsets is there from the beginning."""
+    """ConViT that computes its table of offsets in the constructor."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -28,7 +28,7 @@ class CifarConvit(ConVit):
         for block in self.blocks:
             attention: Any = block.attn
             if block.use_gpsa:
-                # timm makes this table in the first forward, which torch.export warns about.
+                # timm computes this table in the first forward pass; torch.export warns about that.
                 attention.rel_indices = attention.get_rel_indices(self.num_patches)
 
 

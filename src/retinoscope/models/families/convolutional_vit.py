@@ -1,9 +1,9 @@
-"""Vision transformers whose attention looks at a window around each position.
+"""Vision transformers whose attention is limited to a window around each position.
 
 Park & Kim, 2022, "How Do Vision Transformers Work?", arXiv:2202.06709, figure 7: does attention
-need to be global? A ViT on maps, without a class token, in which each query sees κ × κ positions.
-The global one differs in nothing but the mask, so that κ is all that is compared. The authors'
-code calls it ConViT; that of d'Ascoli et al. is another model.
+need to be global? This is a ViT on maps, without a class token, in which each query sees κ × κ
+positions. The global variant differs only in the mask, so that a comparison shows the effect of κ
+alone. The authors' code calls it ConViT; the ConViT of d'Ascoli et al. is a different model.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from retinoscope.models.families.intermediates import check_maps
 
 
 class Block(nn.Module):
-    """Attention and MLP on maps, each behind a layer norm over channels and beside a skip."""
+    """Attention and MLP on maps, each with a layer norm before it and a skip connection."""
 
     def __init__(
         self, dim: int, attention: nn.Module, mlp: nn.Module, drop_path: float, **placed: Any
@@ -44,14 +44,14 @@ class Block(nn.Module):
 
 
 class ConvolutionalVit(nn.Module):
-    """Patches, learned positions, blocks of windowed attention; mean, norm, linear.
+    """Patches, learned positions, blocks with window attention; then mean, norm, linear layer.
 
-    Options are named and meant as in timm's ``VisionTransformer``, and these:
+    Arguments are those of timm's ``VisionTransformer``, and:
 
     Args:
         kernel: Side κ of the window, odd; None for global attention.
-        outside: What windows hold beyond the border, see ``NeighbourhoodAttention``.
-        img_size: Side of the images, or (height, width), in pixels; no other size is taken.
+        outside: Content of windows beyond the border; see ``NeighbourhoodAttention``.
+        img_size: Side of the images, or (height, width), in pixels; other sizes are not accepted.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class ConvolutionalVit(nn.Module):
         self.init_weights()
 
     def init_weights(self) -> None:
-        """Draw positions and all maps but the patches' as timm's ViT does, 0.02 wide."""
+        """Initialise positions, blocks and head as in timm's ViT, with std = 0.02."""
         trunc_normal_(self.pos_embed, std=0.02)
         for module in [*self.blocks.modules(), *self.head.modules()]:
             if isinstance(module, nn.Conv2d | nn.Linear):
@@ -109,19 +109,19 @@ class ConvolutionalVit(nn.Module):
                     nn.init.zeros_(module.bias)
 
     def no_weight_decay(self) -> set[str]:
-        """Parameters that weight decay leaves alone."""
+        """Names of the parameters without weight decay."""
         return {"pos_embed"}
 
     def set_grad_checkpointing(self, enable: bool = True) -> None:
-        """Whether blocks are computed a second time for gradients instead of being kept."""
+        """Set whether blocks are recomputed in the backward pass, to save memory."""
         self.grad_checkpointing = enable
 
     def get_classifier(self) -> nn.Module:
-        """The last linear map."""
+        """The last linear layer."""
         return self.head.fc
 
     def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
-        """Another head; the rest stays."""
+        """Replace the head and keep everything else."""
         self.num_classes = num_classes
         self.head.reset(num_classes, global_pool)
 
@@ -131,7 +131,7 @@ class ConvolutionalVit(nn.Module):
         prune_norm: bool = False,
         prune_head: bool = True,
     ) -> list[int]:
-        """Drop what :meth:`forward_intermediates` does not need; returns the blocks taken."""
+        """Remove what :meth:`forward_intermediates` does not need; return the selected indices."""
         taken, last = feature_take_indices(len(self.blocks), cast(Any, indices))
         self.blocks = self.blocks[: last + 1]
         if prune_norm:
@@ -149,15 +149,15 @@ class ConvolutionalVit(nn.Module):
         output_fmt: str = "NCHW",
         intermediates_only: bool = False,
     ) -> list[Tensor] | tuple[Tensor, list[Tensor]]:
-        """The last maps and those behind the blocks asked for.
+        """Return the last maps and those after the selected blocks, or only the latter.
 
         Args:
             x: Images (N, C, H, W).
-            indices: The last so many blocks, or their numbers; all if not given.
-            norm: Whether the maps pass the head's norm.
-            stop_early: Whether to leave out the blocks behind the last one asked for.
-            output_fmt: NCHW, the only one.
-            intermediates_only: Whether to leave out the last maps.
+            indices: Indices of blocks; a number n selects the last n, None all.
+            norm: Whether to apply the head's norm to the maps of the selected blocks.
+            stop_early: Whether to skip the blocks after the last selected one.
+            output_fmt: Must be ``NCHW``.
+            intermediates_only: Whether to omit the last maps.
         """
         check_maps(output_fmt)
         taken, last = feature_take_indices(len(self.blocks), cast(Any, indices))
@@ -169,18 +169,18 @@ class ConvolutionalVit(nn.Module):
         return found if intermediates_only else (x, found)
 
     def forward_features(self, x: Tensor) -> Tensor:
-        """The last maps, (N, C, H, W)."""
+        """The last feature maps (N, C, H, W)."""
         x = self._embed(x)
         for block in self.blocks:
             x = self._run(block, x)
         return x
 
     def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
-        """Maps to logits."""
+        """The logits of feature maps."""
         return self.head(x, pre_logits)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Images to logits."""
+        """The logits of images."""
         return self.forward_head(self.forward_features(x))
 
     def _embed(self, x: Tensor) -> Tensor:
@@ -198,7 +198,7 @@ class ConvolutionalVit(nn.Module):
 
 
 def _grid(img_size: int | tuple[int, int], patch: int) -> tuple[tuple[int, int], tuple[int, int]]:
-    """The images' height and width, and those in patches."""
+    """The height and width of the images, in pixels and in patches."""
     height, width = (img_size, img_size) if isinstance(img_size, int) else img_size
     if min(height, width) < patch or height % patch or width % patch:
         raise ValueError(
@@ -259,7 +259,7 @@ def vit_tiny_patch4_conv5_cifar(pretrained: bool = False, **kwargs: Any) -> Conv
 
 @register_model
 def vit_tiny_patch4_convglobal_cifar(pretrained: bool = False, **kwargs: Any) -> ConvolutionalVit:
-    """Global attention on maps of 8 × 8, 5.37 M parameters; the paper's kernel of 8."""
+    """Global attention on maps of 8 × 8 (kernel 8 in the paper), 5.37 M parameters."""
     options = {**_TINY, "kernel": None, **kwargs}
     return _convolutional_vit("vit_tiny_patch4_convglobal_cifar", pretrained, **options)
 

@@ -1,8 +1,9 @@
 """ViT⁺ and ViT⁻: vision transformers whose attention can only smooth, or only sharpen.
 
 Dovonon et al., 2024, "Setting the Record Straight on Transformer Oversmoothing", arXiv:2401.04301.
-timm's ViT; only the attention differs, by the sign of the eigenvalues of its values times its
-projection. Names with ``authors`` multiply the factors in the order of the authors' code.
+timm's ViT with another attention: the eigenvalues of W_V W_proj, the product of value and output
+weights, all have the same sign. Names with ``authors`` multiply the factors in the order of the
+authors' code.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from retinoscope.models.families.configuration import cifar_cfg
 
 
 def eigen_block(sign: Sign, form: Form, **options: Any) -> Block:
-    """A block of timm's with its attention exchanged; ``options`` are what timm gives blocks."""
+    """A timm block with its attention replaced; ``options`` are the arguments of timm's block."""
     refused = [name for name in ("qkv_bias", "qk_norm", "scale_attn_norm") if options.get(name)]
     if refused:
         raise ValueError(
@@ -94,7 +95,7 @@ def vit_minus_tiny_patch2_cifar(pretrained: bool = False, **kwargs: Any) -> Visi
 def vit_plus_authors_tiny_patch2_cifar(
     pretrained: bool = False, **kwargs: Any
 ) -> VisionTransformer:
-    """ViT⁺-Ti for CIFAR-100 as the authors' code has it, 4.96 M parameters."""
+    """ViT⁺-Ti for CIFAR-100 as in the authors' code, 4.96 M parameters."""
     name = "vit_plus_authors_tiny_patch2_cifar"
     return _eigen_vit(name, pretrained, "+", "authors", **_TINY | kwargs)
 
@@ -103,7 +104,7 @@ def vit_plus_authors_tiny_patch2_cifar(
 def vit_minus_authors_tiny_patch2_cifar(
     pretrained: bool = False, **kwargs: Any
 ) -> VisionTransformer:
-    """ViT⁻-Ti for CIFAR-100 as the authors' code has it, 4.96 M parameters."""
+    """ViT⁻-Ti for CIFAR-100 as in the authors' code, 4.96 M parameters."""
     name = "vit_minus_authors_tiny_patch2_cifar"
     return _eigen_vit(name, pretrained, "-", "authors", **_TINY | kwargs)
 

@@ -1,9 +1,9 @@
-"""States in the form in which timm's ``forward_intermediates`` gives them out."""
+"""The output format of ``forward_intermediates`` in our models."""
 
 from __future__ import annotations
 
 
 def check_maps(output_fmt: str) -> None:
-    """Refuse another form than maps, where a network has nothing else."""
+    """Raise an error for any output format other than maps (NCHW)."""
     if output_fmt != "NCHW":
         raise ValueError(f"Intermediates come as maps, output_fmt='NCHW'; got {output_fmt!r}.")

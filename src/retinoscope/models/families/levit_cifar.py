@@ -1,9 +1,9 @@
 """LeViT for images of 32 × 32 pixels (Graham et al., 2021, arXiv:2104.01136); the class is timm's.
 
-LeViT's stem halves an image four times, which would leave 2 × 2 positions of a small one and a
-single one from the second stage on. Here the same convolutions stride less: of ``levit_128s_cifar``
-only the last, so that grids of 16 × 16, 8 × 8 and 4 × 4 stand for the paper's 14, 7 and 4. There is
-no second classifier for a teacher.
+LeViT's stem halves an image four times, which would leave 2 × 2 positions of a small image, and a
+single one from the second stage on. Here the same convolutions have smaller strides. In
+``levit_128s_cifar`` only the last one has stride 2, so that the grids are 16 × 16, 8 × 8 and 4 × 4,
+close to 14, 7 and 4 in the paper. There is no second classifier for distillation.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from retinoscope.models.families.configuration import cifar_cfg
 
 
 class _Uncached:
-    """Attention that looks its biases up in every pass.
+    """Attention that looks up its biases in every forward pass.
 
-    timm keeps those of the first pass in eval mode. They would outlive new weights and another
-    dtype, and a second backward would run through a graph that is gone.
+    In eval mode, timm caches those of the first pass. The cache would stay the same after loading
+    other weights or changing the dtype, and a second backward pass would fail because its graph has
+    been freed.
     """
 
     attention_biases: Tensor
@@ -42,15 +43,16 @@ class _AttentionDownsample(_Uncached, AttentionDownsample):
 
 
 class CifarLevit(Levit):
-    """LeViT behind a stem whose strides are given, three or four of them.
+    """LeViT with a stem of three or four convolutions with the given strides.
 
     Args:
         embed_dim: Width of each stage.
         in_chans: Channels of the image.
-        act_layer: Name of the non-linearity.
-        img_size: Sides of the image; multiples of the product of the strides.
-        stem_strides: Of the stem's convolutions; four make timm's ``s16`` stem, three its ``s8``.
-        kwargs: What else timm's class takes.
+        act_layer: Name of the activation function.
+        img_size: Side of the image, or (height, width); multiples of the product of the strides.
+        stem_strides: Strides of the stem's convolutions: four for timm's ``s16`` stem, three for
+            its ``s8`` stem.
+        kwargs: Further arguments of timm's class.
     """
 
     def __init__(
@@ -81,7 +83,7 @@ class CifarLevit(Levit):
             **kwargs,
         )
         for module in self.modules():
-            # The layers are made deep inside timm's constructor; only the look-up differs.
+            # timm's constructor creates these layers; only the look-up of biases differs.
             if isinstance(module, Attention):
                 module.__class__ = _Attention
             elif isinstance(module, AttentionDownsample):
@@ -91,7 +93,7 @@ class CifarLevit(Levit):
 def _stem(
     in_chans: int, width: int, act: Any, strides: tuple[int, ...], factory: dict[str, Any]
 ) -> nn.Module:
-    """One of timm's stems with other strides; its parameters are the same."""
+    """One of timm's stems with other strides but the same parameters."""
     makers = {3: Stem8, 4: Stem16}
     if len(strides) not in makers or math.prod(strides) < 2:
         raise ValueError(
@@ -135,7 +137,7 @@ def levit_128s_cifar(pretrained: bool = False, **kwargs: Any) -> CifarLevit:
 
 @register_model
 def micro_levit(pretrained: bool = False, **kwargs: Any) -> CifarLevit:
-    """0.15 M parameters; grids of 8 × 8, 4 × 4 and 2 × 2, since attention over 16 × 16 is dear."""
+    """0.15 M parameters; grids of 8 × 8, 4 × 4 and 2 × 2, since attention on 16 × 16 is slow."""
     settings = {
         "embed_dim": (32, 40, 56), "key_dim": 8, "num_heads": (2, 3, 4), "depth": (2, 2, 2),
         "stem_strides": (1, 2, 2),

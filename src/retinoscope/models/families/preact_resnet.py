@@ -1,8 +1,8 @@
-"""Pre-activation ResNets (He et al., 2016, arXiv:1603.05027), with attention blocks where asked.
+"""Pre-activation ResNets (He et al., 2016, arXiv:1603.05027), optionally with attention blocks.
 
-Norm and activation come before each convolution, so that the stream itself is never activated. A
-stage is ``layers[s]`` blocks, of which ``msas[s]`` are attention: from the end of the stage every
-second one (Park & Kim, 2022, arXiv:2202.06709, fig. 11). Without any it is the plain network.
+Norm and activation come before each convolution, so that the residual stream is never activated.
+Stage s has ``layers[s]`` blocks, of which ``msas[s]`` are attention: every second one from the end
+of the stage (Park & Kim, 2022, arXiv:2202.06709, fig. 11). With none, it is the plain network.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ Stem = Literal["imagenet", "cifar"]
 
 
 class PreActResNet(nn.Module):
-    """Four stages of pre-activated blocks; BN, ReLU, pooling and a linear map at the end.
+    """Four stages of pre-activation blocks, followed by BN, ReLU, pooling and a linear layer.
 
-    ``output_stride`` is how many pixels a position of the last maps may stand for, at most: stages
-    behind that dilate their kernels instead of subsampling, as DeepLab wants it (Chen et al., 2017,
-    arXiv:1706.05587). Windows of attention stay as many positions wide.
+    ``output_stride`` limits the total stride of the last maps. Stages that would exceed it dilate
+    their kernels instead of subsampling, as in DeepLab (Chen et al., 2017, arXiv:1706.05587).
+    Attention windows keep their number of positions.
     """
 
     def __init__(
@@ -105,11 +105,11 @@ class PreActResNet(nn.Module):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def get_classifier(self) -> nn.Module:
-        """The last linear map."""
+        """The last linear layer."""
         return self.fc
 
     def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
-        """Another head; the rest stays."""
+        """Replace the head and keep everything else."""
         self.num_classes = num_classes
         self.pool_type = self.pool_type if global_pool is None else global_pool
         flatten = bool(self.pool_type)
@@ -121,7 +121,7 @@ class PreActResNet(nn.Module):
         self.grad_checkpointing = enable
 
     def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
-        """How timm groups parameters by depth, for layer-wise learning rates."""
+        """Patterns by which timm groups parameters by depth, for layer-wise learning rates."""
         blocks = r"^layer(\d+)" if coarse else r"^layer(\d+)\.(\d+)"
         return {"stem": r"^conv1", "blocks": [(blocks, None), (r"^norm", (99999,))]}
 
@@ -134,15 +134,15 @@ class PreActResNet(nn.Module):
         output_fmt: str = "NCHW",
         intermediates_only: bool = False,
     ) -> list[Tensor] | tuple[Tensor, list[Tensor]]:
-        """The states after stem and stages that ``indices`` ask for, and the last maps.
+        """Return the last maps and the selected states after stem and stages, or only the latter.
 
         Args:
             x: Images (N, C, H, W).
-            indices: Which of the five; all if None, the last n if a number.
-            norm: Whether the last of them is normalised and activated as the head sees it.
-            stop_early: Whether to leave out the stages behind the last that was asked for.
-            output_fmt: Only NCHW.
-            intermediates_only: Whether to leave out the last maps.
+            indices: Indices of the five states; a number n selects the last n, None all.
+            norm: Whether the state of the last stage is normalised and activated as for the head.
+            stop_early: Whether to skip the stages after the last selected one.
+            output_fmt: Must be ``NCHW``.
+            intermediates_only: Whether to omit the last maps.
         """
         check_maps(output_fmt)
         wanted, last = feature_take_indices(1 + len(self.stages), indices)
@@ -163,7 +163,7 @@ class PreActResNet(nn.Module):
         prune_norm: bool = False,
         prune_head: bool = True,
     ) -> list[int]:
-        """Drop what lies behind the states that ``indices`` ask for."""
+        """Remove the stages after the last selected state; return the selected indices."""
         wanted, last = feature_take_indices(1 + len(self.stages), indices)
         for stage in self.stages[last:]:
             self.set_submodule(stage, nn.Identity())
@@ -175,7 +175,7 @@ class PreActResNet(nn.Module):
         return wanted
 
     def forward_features(self, x: Tensor) -> Tensor:
-        """The last maps, normalised and activated."""
+        """The last feature maps, normalised and activated."""
         x = self.maxpool(self.conv1(x))
         for stage in self.stages:
             x = self._stage(stage, x)
@@ -188,17 +188,17 @@ class PreActResNet(nn.Module):
         return blocks(x)
 
     def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
-        """Maps to logits."""
+        """The logits of feature maps."""
         x = F.dropout(self.global_pool(x), self.drop_rate, self.training)
         return x if pre_logits else self.fc(x)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Images to logits."""
+        """The logits of images."""
         return self.forward_head(self.forward_features(x))
 
 
 def _is_msa(place: int, blocks: int, msas: int) -> bool:
-    """Whether the block at ``place`` is attention: every second one from the end of the stage."""
+    """Whether the block at index ``place`` is attention: every second one from the stage's end."""
     behind = blocks - 1 - place
     return behind % 2 == 0 and behind // 2 < msas
 
@@ -227,9 +227,10 @@ def _check_stride(asked: int, stem: int) -> None:
 
 
 def _dilate(stage: nn.Module, dilation: int) -> int:
-    """Dilate a stage without stride, so that its kernels see what they would see with it.
+    """Dilate the kernels of a stage without stride, to keep the receptive field it has with stride.
 
-    Its first kernel reads the stage before as it is; all others lie twice as far apart.
+    Its first kernel keeps the dilation of the previous stage; all others get twice that dilation,
+    which is returned.
     """
     kernels = [
         module
@@ -243,7 +244,7 @@ def _dilate(stage: nn.Module, dilation: int) -> int:
 
 
 def create(variant: str, pretrained: bool, defaults: dict[str, Any], **kwargs: Any) -> PreActResNet:
-    """The network of that name, with its own defaults where nothing else is asked for."""
+    """Build the network ``variant``; ``kwargs`` override its defaults."""
     return build_model_with_cfg(PreActResNet, variant, pretrained, **defaults | kwargs)
 
 
@@ -255,7 +256,7 @@ IMAGENET_CFG: dict[str, Any] = {
 CIFAR_CFG = cifar_cfg("conv1", "fc")
 MICRO_CFG = cifar_cfg("conv1", "fc", classes=10)
 CIFAR: dict[str, Any] = {"stem": "cifar", "window": 4}
-"""A convolution of 3×3 pixels without stride as stem, and windows of 4×4 positions."""
+"""A stem of one 3×3 convolution without stride, and windows of 4×4 positions."""
 MICRO: dict[str, Any] = CIFAR | {
     "layers": (2, 2, 4, 4), "widths": (8, 16, 24, 32), "block": "basic", "heads": (2, 4, 6, 8),
     "head_width": 16,
@@ -317,19 +318,19 @@ def preact_resnet50_cifar(pretrained: bool = False, **kwargs: Any) -> PreActResN
 
 @register_model
 def preact_resnet50_smooth_cifar(pretrained: bool = False, **kwargs: Any) -> PreActResNet:
-    """Spatial smoothing behind the first three stages (Park & Kim, 2022, arXiv:2105.12639)."""
+    """Spatial smoothing after the first three stages (Park & Kim, 2022, arXiv:2105.12639)."""
     defaults = CIFAR | {"smoothing": (1, 1, 1, 0)}
     return create("preact_resnet50_smooth_cifar", pretrained, defaults, **kwargs)
 
 
 @register_model
 def preact_resnet50_mcdo_cifar(pretrained: bool = False, **kwargs: Any) -> PreActResNet:
-    """Dropout of 0.3 before the last convolution of every block, in eval mode too."""
+    """Dropout of 0.3 before the last convolution of every block, also in eval mode."""
     defaults = CIFAR | {"mc_dropout": 0.3}
     return create("preact_resnet50_mcdo_cifar", pretrained, defaults, **kwargs)
 
 
 @register_model
 def micro_preact_resnet(pretrained: bool = False, **kwargs: Any) -> PreActResNet:
-    """For a CPU: 0.12 M parameters, images of 32 × 32 pixels, 10 classes."""
+    """0.12 M parameters, images of 32 × 32 pixels, 10 classes; small enough for a CPU."""
     return create("micro_preact_resnet", pretrained, MICRO, **kwargs)

@@ -1,6 +1,7 @@
-"""The ResNets for images of 32 × 32 pixels (He et al., 2016, arXiv:1512.03385, section 4.2).
+"""ResNets for images of 32 × 32 pixels (He et al., 2016, arXiv:1512.03385, section 4.2).
 
-Three stages of 16, 32 and 64 channels behind one convolution; n blocks a stage make 6n + 2 layers.
+One convolution, then three stages of 16, 32 and 64 channels. With n blocks per stage, the network
+has 6n + 2 layers.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from retinoscope.models.families.configuration import cifar_cfg
 
 
 class Block(nn.Module):
-    """Two 3×3 convolutions and a skip, projected where the shape changes."""
+    """Two 3×3 convolutions and a skip connection, which is projected if the shape changes."""
 
     def __init__(self, channels: int, out: int, stride: int) -> None:
         super().__init__()
@@ -37,7 +38,7 @@ class Block(nn.Module):
 
 
 class CifarResNet(nn.Module):
-    """Three stages of residual blocks, pooled and classified."""
+    """Three stages of residual blocks, followed by pooling and a linear classifier."""
 
     def __init__(
         self,
@@ -73,32 +74,32 @@ class CifarResNet(nn.Module):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def get_classifier(self) -> nn.Module:
-        """The last linear map."""
+        """The last linear layer."""
         return self.fc
 
     def reset_classifier(self, num_classes: int, global_pool: str = "avg") -> None:
-        """Another head; the rest stays."""
+        """Replace the head and keep everything else."""
         self.num_classes = num_classes
         pooled = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(1))
         self.global_pool = pooled if global_pool else nn.Identity()
         self.fc = nn.Linear(self.num_features, num_classes) if num_classes else nn.Identity()
 
     def forward_features(self, x: Tensor) -> Tensor:
-        """The last maps."""
+        """The last feature maps."""
         x = self.act1(self.bn1(self.conv1(x)))
         for stage in self.stages:
             x = self.get_submodule(stage)(x)
         return x
 
     def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
-        """Maps to logits."""
+        """The logits of feature maps."""
         x = self.global_pool(x)
         if self.drop_rate:
             x = torch.dropout(x, self.drop_rate, self.training)
         return x if pre_logits else self.fc(x)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Images to logits."""
+        """The logits of images."""
         return self.forward_head(self.forward_features(x))
 
 

@@ -1,7 +1,7 @@
-"""ResNets and ResNeXts for images of 32 × 32 pixels, plain, smoothed, Bayesian or with an MLP.
+"""ResNets and ResNeXts for images of 32 × 32 pixels: plain, smoothed, Bayesian or with an MLP.
 
-He et al., 2016, arXiv:1512.03385, and Xie et al., 2017, arXiv:1611.05431, in timm's own class with
-the stem of CIFAR. Smoothing and MC dropout as in Park & Kim, 2022, arXiv:2105.12639.
+He et al., 2016, arXiv:1512.03385, and Xie et al., 2017, arXiv:1611.05431, as timm's class with a
+stem for CIFAR. Smoothing and MC dropout follow Park & Kim, 2022, arXiv:2105.12639.
 """
 
 from __future__ import annotations
@@ -23,31 +23,31 @@ from retinoscope.zoo import with_weights
 
 
 class CifarStemResNet(ResNet):
-    """timm's ResNet whose stem is one 3×3 convolution at full resolution.
+    """timm's ResNet with a stem of one 3×3 convolution at full resolution.
 
-    Its weights have the names that they have in timm, whatever is smoothed or dropped.
+    Its weights have the same names as in timm, also with smoothing and dropout.
 
     Args:
         block: timm's ``BasicBlock`` or ``Bottleneck``.
-        layers: Blocks of each of the four stages.
-        num_classes: 0 leaves out the last linear map.
+        layers: Number of blocks in each of the four stages.
+        num_classes: Number of classes; 0 omits the last linear layer.
         in_chans: Channels of the image.
-        channels: Width of each stage; a bottleneck's maps have four times as many.
-        stem_width: Channels of the stem, an even number; without it, those of the first stage.
+        channels: Width of each stage; the maps of bottlenecks have four times as many channels.
+        stem_width: Channels of the stem, an even number. Default: the width of the first stage.
         output_stride: 8, or 4 or 2 to dilate the last stages instead of subsampling.
-        smoothing: For each stage 1 to smooth its last maps, or 0.
-        smooth_kernel: The four settings of `Smooth`.
-        smooth_padding: See there.
-        smooth_prob: See there.
-        smooth_tau: See there.
-        mc_dropout: Rate of dropout before the last convolution of each block.
-        always: Whether that dropout goes on in eval mode.
-        head: How the last maps become logits, see `HeadSettings`.
-        head_hidden: Width of the hidden layers of an MLP.
-        head_side: Side to which maps are averaged for an MLP.
-        drop_rate: Of the head's dropout; without it, what is usual for the head.
-        global_pool: timm's word for the head; where given, it replaces ``head``.
-        more: What else timm's ResNet takes.
+        smoothing: For each stage, 1 to smooth its last maps, or 0.
+        smooth_kernel: Kernel size of `Smooth`.
+        smooth_padding: Padding of `Smooth`.
+        smooth_prob: Bounding function of `Smooth`.
+        smooth_tau: Value at which the bounding function saturates. Default: see `Prob`.
+        mc_dropout: Dropout rate before the last convolution of each block.
+        always: Whether this dropout stays active in eval mode.
+        head: How the last maps are converted to logits; see `HeadSettings`.
+        head_hidden: Width of the hidden layers of an MLP head.
+        head_side: Side to which maps are averaged for an MLP head.
+        drop_rate: Dropout rate of the head. Default: see `HeadSettings`.
+        global_pool: timm's name for the head; if given, it replaces ``head``.
+        more: Further arguments of timm's ResNet.
     """
 
     def __init__(
@@ -77,20 +77,20 @@ class CifarStemResNet(ResNet):
         width = channels[0] if stem_width is None else stem_width
         if width % 2:
             raise ValueError(f"The stem of a ResNet has an even number of channels; got {width}.")
-        if output_stride not in (2, 4, 8, 16, 32):  # beyond 8 as for timm: as far as it goes
+        if output_stride not in (2, 4, 8, 16, 32):  # 16 and 32, valid in timm, mean 8
             raise ValueError(f"output_stride is 2, 4 or 8; got {output_stride}.")
         if mc_dropout and more.get("drop_block_rate"):
             raise ValueError("mc_dropout and drop_block_rate want the same place: give one only.")
         super().__init__(
-            cast(Any, block),  # timm says instance and means class
+            cast(Any, block),  # timm annotates an instance, but means the class
             layers,
             num_classes=0,
             in_chans=in_chans,
             channels=channels,
-            # Only of its deep stem does timm let one choose the width; the stem itself is replaced.
+            # timm allows to set the width only of its deep stem; the stem itself is replaced below.
             stem_type="deep",
             stem_width=width // 2,
-            # timm reckons with a four-fold reduction in the stem, which this one does not have.
+            # timm assumes that the stem reduces the resolution four times, which this one does not.
             output_stride=min(4 * output_stride, 32),
             **more,
         )
@@ -121,7 +121,7 @@ class CifarStemResNet(ResNet):
                 stage.add_module("smooth", self._placed(make(channels=info["num_chs"])))
 
     def _drop(self, rate: float, always: bool) -> None:
-        # timm keeps a place between norm and ReLU, where dropping is the same as behind ReLU.
+        # timm has a slot between norm and ReLU, where dropout is equivalent to dropout after ReLU.
         for module in self.modules():
             if isinstance(module, BasicBlock | Bottleneck):
                 module.drop_block = MonteCarloDropout(rate, always)
@@ -132,15 +132,15 @@ class CifarStemResNet(ResNet):
         self.drop_rate, self.head_hidden_size = settings.dropout, settings.features
 
     def _placed(self, module: nn.Module) -> nn.Module:
-        """A new layer where the others are, of their type and in their mode."""
+        """Move a new layer to the device and dtype of the others, and set their mode."""
         like = next(self.bn1.parameters())
         return module.to(like.device, like.dtype).train(self.training)
 
     def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
-        """Another last linear map; another head too where ``global_pool`` names another."""
+        """Replace the last linear layer, and the head if ``global_pool`` names another one."""
         kind = self.head_settings.kind if global_pool is None else global_pool
         settings = replace(self.head_settings, kind=kind)
-        self.fc = self._placed(settings.linear(num_classes))  # first, as it may refuse
+        self.fc = self._placed(settings.linear(num_classes))  # first, because it may raise an error
         if settings != self.head_settings:
             self._set_head(settings)
         self.num_classes = num_classes
@@ -203,13 +203,13 @@ def resnext50_cifar(pretrained: bool = False, **kwargs: Any) -> CifarStemResNet:
 
 @register_model
 def resnet18_smooth_cifar(pretrained: bool = False, **kwargs: Any) -> CifarStemResNet:
-    """ResNet-18, smoothed at the end of each stage."""
+    """ResNet-18 with spatial smoothing at the end of each stage."""
     return _create("resnet18_smooth_cifar", pretrained, **_18 | _SMOOTH | kwargs)
 
 
 @register_model
 def resnet50_smooth_cifar(pretrained: bool = False, **kwargs: Any) -> CifarStemResNet:
-    """ResNet-50, smoothed at the end of each stage."""
+    """ResNet-50 with spatial smoothing at the end of each stage."""
     return _create("resnet50_smooth_cifar", pretrained, **_50 | _SMOOTH | kwargs)
 
 
@@ -227,19 +227,19 @@ def resnet50_mcdo_cifar(pretrained: bool = False, **kwargs: Any) -> CifarStemRes
 
 @register_model
 def resnet18_mcdo_smooth_cifar(pretrained: bool = False, **kwargs: Any) -> CifarStemResNet:
-    """ResNet-18 with MC dropout, smoothed at the end of each stage."""
+    """ResNet-18 with MC dropout, and spatial smoothing at the end of each stage."""
     return _create("resnet18_mcdo_smooth_cifar", pretrained, **_18 | _BAYESIAN | _SMOOTH | kwargs)
 
 
 @register_model
 def resnet18_mlp_cifar(pretrained: bool = False, **kwargs: Any) -> CifarStemResNet:
-    """ResNet-18 with two hidden layers behind 7 × 7 points."""
+    """ResNet-18 with an MLP head: two hidden layers on maps averaged to 7 × 7."""
     return _create("resnet18_mlp_cifar", pretrained, **_18 | {"head": "mlp"} | kwargs)
 
 
 @register_model
 def resnet50_mlp_cifar(pretrained: bool = False, **kwargs: Any) -> CifarStemResNet:
-    """ResNet-50 with two hidden layers behind 7 × 7 points."""
+    """ResNet-50 with an MLP head: two hidden layers on maps averaged to 7 × 7."""
     return _create("resnet50_mlp_cifar", pretrained, **_50 | {"head": "mlp"} | kwargs)
 
 
@@ -251,13 +251,13 @@ def micro_resnet(pretrained: bool = False, **kwargs: Any) -> CifarStemResNet:
 
 @register_model
 def micro_resnext(pretrained: bool = False, **kwargs: Any) -> CifarStemResNet:
-    """Four groups a block, 0.11 M parameters."""
+    """Four groups per block, 0.11 M parameters."""
     return _create("micro_resnext", pretrained, **_MICRO_NEXT | kwargs)
 
 
 @register_model
 def micro_resnet_smooth(pretrained: bool = False, **kwargs: Any) -> CifarStemResNet:
-    """micro_resnet, smoothed at the end of each stage."""
+    """micro_resnet with spatial smoothing at the end of each stage."""
     return _create("micro_resnet_smooth", pretrained, **_MICRO | _SMOOTH | kwargs)
 
 
@@ -269,7 +269,7 @@ def micro_resnet_mcdo(pretrained: bool = False, **kwargs: Any) -> CifarStemResNe
 
 @register_model
 def micro_resnet_mlp(pretrained: bool = False, **kwargs: Any) -> CifarStemResNet:
-    """micro_resnet with two hidden layers of 64 behind 4 × 4 points, 0.16 M parameters."""
+    """micro_resnet with an MLP head: two layers of 64 on 4 × 4 positions, 0.16 M parameters."""
     return _create("micro_resnet_mlp", pretrained, **_MICRO | _MLP | kwargs)
 
 

@@ -1,9 +1,10 @@
 """ViT, PiT, Swin, Twins and MLP-Mixer for images of 32 × 32 pixels; the classes are timm's.
 
-Sizes ``tiny`` and ``small`` are those of "How Do Vision Transformers Work?" (Park & Kim, 2022,
-arXiv:2202.06709) on CIFAR-100. Its authors say of neither Twins nor Mixer how they cut the image;
-here Twins has windows of 4 × 4 on pixels like Swin, and Mixer patches of 2 × 2 like ViT. The
-``micro`` sizes keep what is typical of a family and learn within minutes on one processor.
+The sizes ``tiny`` and ``small`` are those of "How Do Vision Transformers Work?" (Park & Kim, 2022,
+arXiv:2202.06709) on CIFAR-100. The authors do not give the patch sizes of Twins and Mixer; here,
+Twins has one token per pixel and windows of 4 × 4 like Swin, and Mixer has patches of 2 × 2 pixels
+like ViT. The ``micro`` sizes keep the typical structure of a family and train within minutes on one
+CPU core.
 
 ViT is arXiv:2010.11929, PiT 2103.16302, Swin 2103.14030, Twins 2104.13840, MLP-Mixer 2105.01601.
 """
@@ -26,9 +27,9 @@ from retinoscope.zoo import with_weights
 
 
 class CifarPit(PoolingVisionTransformer):
-    """PiT that knows by how much its maps are smaller than the image.
+    """PiT with correct reductions in ``feature_info``.
 
-    timm's own counts a reduction of 0 at stride 1, and then refuses ``features_only``.
+    timm's class reports a reduction of 0 for stride 1 and then refuses ``features_only``.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -38,9 +39,9 @@ class CifarPit(PoolingVisionTransformer):
 
 
 class CifarTwins(Twins):
-    """Twins that knows by how much its maps are smaller than the image.
+    """Twins with correct reductions in ``feature_info``.
 
-    timm's own takes patches of 4 for granted.
+    timm's class assumes patches of 4 × 4 pixels.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -51,7 +52,7 @@ class CifarTwins(Twins):
 
 
 def _cfgs(first_conv: str, classifier: str, *names: str) -> dict[str, Any]:
-    """Configurations by name; the micro models have ten classes."""
+    """Configurations by model name; micro models have ten classes."""
     return with_weights({
         name: cifar_cfg(
             first_conv, classifier, 10 if name.startswith("micro_") else 100, fixed_input_size=True
@@ -132,14 +133,14 @@ def vit_small_patch8_cifar(pretrained: bool = False, **kwargs: Any) -> VisionTra
 
 @register_model
 def vit_tiny_patch2_gap_cifar(pretrained: bool = False, **kwargs: Any) -> VisionTransformer:
-    """5.40 M parameters; the mean of 256 patches is classified."""
+    """5.40 M parameters; classifies the mean of 256 patches."""
     settings = _VIT_TINY | _GAP | {"patch_size": 2}
     return _vit("vit_tiny_patch2_gap_cifar", pretrained, settings | kwargs)
 
 
 @register_model
 def vit_tiny_patch4_gap_cifar(pretrained: bool = False, **kwargs: Any) -> VisionTransformer:
-    """5.37 M parameters; the mean of 64 patches is classified."""
+    """5.37 M parameters; classifies the mean of 64 patches."""
     settings = _VIT_TINY | _GAP | {"patch_size": 4}
     return _vit("vit_tiny_patch4_gap_cifar", pretrained, settings | kwargs)
 
@@ -152,7 +153,7 @@ def micro_vit(pretrained: bool = False, **kwargs: Any) -> VisionTransformer:
 
 @register_model
 def micro_vit_gap(pretrained: bool = False, **kwargs: Any) -> VisionTransformer:
-    """0.12 M parameters; ``micro_vit`` without a class token, the mean patch is classified."""
+    """0.12 M parameters; ``micro_vit`` without a class token, classifies the mean patch."""
     return _vit("micro_vit_gap", pretrained, _VIT_MICRO | _GAP | kwargs)
 
 
@@ -196,9 +197,9 @@ def _swin(variant: str, pretrained: bool, settings: dict[str, Any]) -> SwinTrans
 
 @register_model
 def swin_tiny_cifar(pretrained: bool = False, **kwargs: Any) -> SwinTransformer:
-    """27.56 M parameters; every pixel a token, grids of 32 × 32 down to 4 × 4.
+    """27.56 M parameters; every pixel is a token, grids of 32 × 32 down to 4 × 4.
 
-    Drops paths at timm's own rate of 0.1 in training, as Swin always does there.
+    Stochastic depth has timm's default rate for Swin, 0.1.
     """
     settings = {
         "patch_size": 1, "window_size": 4, "embed_dim": 96, "depths": (2, 2, 6, 2),
@@ -209,7 +210,7 @@ def swin_tiny_cifar(pretrained: bool = False, **kwargs: Any) -> SwinTransformer:
 
 @register_model
 def micro_swin(pretrained: bool = False, **kwargs: Any) -> SwinTransformer:
-    """0.14 M parameters; grids of 16 × 16, 8 × 8 and 4 × 4; drops no paths."""
+    """0.14 M parameters; grids of 16 × 16, 8 × 8 and 4 × 4; no stochastic depth."""
     settings = {
         "patch_size": 2, "window_size": 4, "embed_dim": 16, "depths": (2, 2, 2),
         "num_heads": (2, 4, 8), "qkv_bias": False, "drop_path_rate": 0.0,
@@ -238,7 +239,7 @@ def twins_small_cifar(pretrained: bool = False, **kwargs: Any) -> CifarTwins:
 
 @register_model
 def micro_twins(pretrained: bool = False, **kwargs: Any) -> CifarTwins:
-    """0.15 M parameters; grids of 16 × 16, 8 × 8 and 4 × 4, each seen in windows and as a whole."""
+    """0.15 M parameters; grids of 16 × 16, 8 × 8 and 4 × 4, window and global attention on each."""
     settings = {
         "patch_size": 2, "embed_dims": (16, 32, 64), "num_heads": (2, 4, 8),
         "mlp_ratios": (4, 4, 4), "depths": (2, 2, 2), "wss": (4, 4, 4), "sr_ratios": (4, 2, 1),

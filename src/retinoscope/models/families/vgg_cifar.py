@@ -1,8 +1,8 @@
 """VGG with batch norm for images of 32 × 32 pixels (Simonyan & Zisserman, 2015, arXiv:1409.1556).
 
-Heads, smoothing and MC dropout as in Park & Kim, 2022, arXiv:2105.12639. Maps are halved between
-stages; the fifth halving of the original stands only before an MLP, as a mean over the one point
-that it would leave of 32 × 32 pixels would be none.
+Heads, smoothing and MC dropout follow Park & Kim, 2022, arXiv:2105.12639. Maps are halved between
+stages. The fifth halving of the original is only used before an MLP head: it reduces an image of
+32 × 32 pixels to a single position, which would leave global pooling nothing to average.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from retinoscope.models.families.intermediates import check_maps
 
 
 class Halving(nn.MaxPool2d):
-    """The largest of each 2 × 2 points; a row or column of one point stays as it is."""
+    """Max pooling over 2 × 2 positions; a side of one position stays as it is."""
 
     def __init__(self) -> None:
         super().__init__(2)
@@ -38,26 +38,26 @@ class Halving(nn.MaxPool2d):
 
 
 class CifarVGG(nn.Module):
-    """Stages of 3×3 convolutions, halved in between, and before an MLP once more.
+    """Stages of 3×3 convolutions; maps are halved between stages and before an MLP head.
 
     Args:
         stages: Channels of each convolution of each stage.
-        num_classes: 0 leaves out the last linear map.
+        num_classes: Number of classes; 0 omits the last linear layer.
         in_chans: Channels of the image.
-        smoothing: For each stage 1 to smooth its last maps before they are halved or pooled, or 0.
-        smooth_kernel: The four settings of `Smooth`.
-        smooth_padding: See there.
-        smooth_prob: See there.
-        smooth_tau: See there.
-        mc_dropout: Rate of dropout behind each convolution, norm and ReLU.
-        always: Whether that dropout goes on in eval mode.
-        head: How the last maps become logits, see `HeadSettings`.
-        head_hidden: Width of the hidden layers of an MLP.
-        head_side: Side to which maps are averaged for an MLP.
-        drop_rate: Of the head's dropout; without it, what is usual for the head.
-        global_pool: timm's word for the head; where given, it replaces ``head``.
-        device: Where to put the weights.
-        dtype: Of the weights.
+        smoothing: For each stage, 1 to smooth its last maps before they are halved or pooled, or 0.
+        smooth_kernel: Kernel size of `Smooth`.
+        smooth_padding: Padding of `Smooth`.
+        smooth_prob: Bounding function of `Smooth`.
+        smooth_tau: Value at which the bounding function saturates. Default: see `Prob`.
+        mc_dropout: Dropout rate after each group of convolution, norm and ReLU.
+        always: Whether this dropout stays active in eval mode.
+        head: How the last maps are converted to logits; see `HeadSettings`.
+        head_hidden: Width of the hidden layers of an MLP head.
+        head_side: Side to which maps are averaged for an MLP head.
+        drop_rate: Dropout rate of the head. Default: see `HeadSettings`.
+        global_pool: timm's name for the head; if given, it replaces ``head``.
+        device: Device of the weights.
+        dtype: Type of the weights.
     """
 
     def __init__(
@@ -121,32 +121,32 @@ class CifarVGG(nn.Module):
                 behind["drop"] = drop()
             if smooth and place == len(widths):
                 behind["smooth"] = smooth(channels=width)
-            # All of it in the place of the ReLU, so that no weight gets another name.
+            # All of these take the index of the ReLU, so that no weight changes its name.
             act = nn.Sequential(OrderedDict(behind)) if len(behind) > 1 else behind["act"]
             self.features.extend((conv, nn.BatchNorm2d(width), act))
             channels = width
         self._end_stage(channels)
 
     def _end_stage(self, channels: int) -> None:
-        """Note where the maps of a stage are to be had."""
+        """Record which module outputs the maps of a stage."""
         place = f"features.{len(self.features) - 1}"
         reduction = 2 ** len(self.feature_info)
         self.feature_info.append({"num_chs": channels, "reduction": reduction, "module": place})
 
     def group_matcher(self, coarse: bool = False) -> dict[str, str]:
-        """Which parameters belong together, for rates that change with depth."""
+        """Patterns by which timm groups parameters by depth, for layer-wise learning rates."""
         return {"stem": r"^features\.0", "blocks": r"^features\.(\d+)"}
 
     def set_grad_checkpointing(self, enable: bool = True) -> None:
-        """Keep only the maps between stages for the backward pass; compute the rest anew."""
+        """Keep only the maps between stages for the backward pass; recompute the rest."""
         self.grad_checkpointing = enable
 
     def get_classifier(self) -> nn.Module:
-        """The last linear map."""
+        """The last linear layer."""
         return self.head.fc
 
     def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
-        """Another last linear map; another head too where ``global_pool`` names another."""
+        """Replace the last linear layer, and the head if ``global_pool`` names another one."""
         like = next(self.parameters())
         self.head.reset(num_classes, global_pool, device=like.device, dtype=like.dtype)
         self.head_hidden_size = self.head.settings.features
@@ -161,15 +161,15 @@ class CifarVGG(nn.Module):
         output_fmt: str = "NCHW",
         intermediates_only: bool = False,
     ) -> list[Tensor] | tuple[Tensor, list[Tensor]]:
-        """The last maps and the maps at the end of stages, or only these.
+        """Return the last maps and those at the end of the selected stages, or only the latter.
 
         Args:
             x: Images (N, C, H, W).
-            indices: Which of ``feature_info``; a number means so many of the last, None all.
-            norm: Part of timm's signature; there is no last norm.
-            stop_early: Compute nothing behind the last of them.
-            output_fmt: Only ``NCHW``.
-            intermediates_only: Leave out the last maps.
+            indices: Indices into ``feature_info``; a number n selects the last n, None all.
+            norm: Part of timm's signature; without effect, since there is no last norm.
+            stop_early: Whether to skip the layers after the last selected stage.
+            output_fmt: Must be ``NCHW``.
+            intermediates_only: Whether to omit the last maps.
         """
         check_maps(output_fmt)
         indices, last = feature_take_indices(len(self.feature_info), indices)
@@ -189,7 +189,7 @@ class CifarVGG(nn.Module):
     def prune_intermediate_layers(
         self, indices: int | list[int] = 1, prune_norm: bool = False, prune_head: bool = True
     ) -> list[int]:
-        """Drop what ``forward_intermediates`` does not need for ``indices``; returns these."""
+        """Remove what ``forward_intermediates`` does not need; return the selected indices."""
         indices, last = feature_take_indices(len(self.feature_info), indices)
         self.features = self.features[: self._place(last) + 1]
         if prune_head:
@@ -197,23 +197,23 @@ class CifarVGG(nn.Module):
         return indices
 
     def forward_features(self, x: Tensor) -> Tensor:
-        """The last maps."""
+        """The last feature maps."""
         if not self.grad_checkpointing:
             return self.features(x)
         ends = [self._place(index) + 1 for index in range(len(self.feature_info))]
         return checkpoint_seq([self.features[a:b] for a, b in pairwise([0, *ends])], x)
 
     def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
-        """Maps to logits."""
+        """The logits of feature maps."""
         return self.head(x, pre_logits=pre_logits)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Images to logits."""
+        """The logits of images."""
         return self.forward_head(self.forward_features(x))
 
 
 def _stages(*counts: int) -> dict[str, Any]:
-    """So many convolutions in each of the five stages of the original."""
+    """Settings for this number of convolutions in each of the original's five stages."""
     widths = zip((64, 128, 256, 512, 512), counts, strict=True)
     return {"stages": tuple((width,) * count for width, count in widths)}
 
@@ -250,7 +250,7 @@ def vgg16_gap_cifar(pretrained: bool = False, **kwargs: Any) -> CifarVGG:
 
 @register_model
 def vgg16_mlp_cifar(pretrained: bool = False, **kwargs: Any) -> CifarVGG:
-    """VGG-16 with two hidden layers behind 7 × 7 points."""
+    """VGG-16 with an MLP head: two hidden layers on maps averaged to 7 × 7."""
     return _create(
         "vgg16_mlp_cifar", pretrained, **_stages(2, 2, 3, 3, 3) | {"head": "mlp"} | kwargs
     )
@@ -258,7 +258,7 @@ def vgg16_mlp_cifar(pretrained: bool = False, **kwargs: Any) -> CifarVGG:
 
 @register_model
 def vgg16_smooth_cifar(pretrained: bool = False, **kwargs: Any) -> CifarVGG:
-    """VGG-16, smoothed at the end of each stage."""
+    """VGG-16 with spatial smoothing at the end of each stage."""
     return _create(
         "vgg16_smooth_cifar",
         pretrained,
@@ -288,7 +288,7 @@ def micro_vgg(pretrained: bool = False, **kwargs: Any) -> CifarVGG:
 
 @register_model
 def micro_vgg_mlp(pretrained: bool = False, **kwargs: Any) -> CifarVGG:
-    """micro_vgg with two hidden layers of 64 behind 2 × 2 points."""
+    """micro_vgg with an MLP head: two hidden layers of 64 on maps averaged to 2 × 2."""
     return _create(
         "micro_vgg_mlp",
         pretrained,
