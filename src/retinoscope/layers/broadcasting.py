@@ -1,8 +1,8 @@
 """Layers with the mean token: added to every token (Context Broadcasting), or as class token.
 
-Context Broadcasting is uniform attention for free, from Hyeon-Woo et al., "Scratching Visual
-Transformer's Back with Uniform Attention" (ICCV 2023, arXiv:2210.08457): the mean over all tokens
-is added to each of them.
+Context Broadcasting is uniform attention at almost no cost: the mean over all tokens is added to
+each of them. From Hyeon-Woo et al., "Scratching Visual Transformer's Back with Uniform Attention"
+(ICCV 2023, arXiv:2210.08457).
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ class Broadcast(nn.Module):
     ``hybrid``  :math:`x_i \odot x_0 + (x_i + \bar x) / 2`
     ==========  =================================================
 
-    Λ starts at zero, where the layer is the identity: a trained network is not changed at first,
-    and the gradient of Λ, the mean times that of the output, is not zero there.
+    Λ is initialised to zero, so that at first the layer is the identity and does not change a
+    trained network. The gradient of Λ, the mean token times the gradient of the output, is not zero
+    there.
 
     Args:
         variant: See the table.

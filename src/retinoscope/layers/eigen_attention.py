@@ -101,7 +101,7 @@ class EigenValues(nn.Module):
         return per_head @ output.reshape(heads, -1, self.dim)
 
     def extra_repr(self) -> str:
-        """What the parameters do not show."""
+        """The settings, for printing."""
         return f"{self.dim}, sign={self.sign!r}, form={self.form!r}"
 
     def _maps(self) -> tuple[Tensor, Tensor]:
@@ -154,9 +154,9 @@ class EigenAttention(nn.Module):
 
         Args:
             x: Tokens (N, L, dim).
-            attn_mask: Added to the logits, or true where a query may see a key; (L, L) or
-                broadcast.
-            is_causal: Whether each token sees only those before it and itself.
+            attn_mask: Added to the logits, or, if boolean, true where a query may see a key; (L, L)
+                or broadcastable to it.
+            is_causal: Whether each token sees only itself and the tokens before it.
         """
         batch, length, dim = x.shape
         heads = (self.num_heads, self.head_dim)

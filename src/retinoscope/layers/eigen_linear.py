@@ -1,7 +1,7 @@
-"""Replacements for the linear maps of an attention that compute values and output.
+"""Replacements for the two linear layers of an attention that compute its values and its output.
 
 Dovonon et al., 2024, "Setting the Record Straight on Transformer Oversmoothing", arXiv:2401.04301.
-Together they share one :class:`EigenValues`; neither has a bias for these outputs.
+Both share one :class:`EigenValues`, and neither has a bias for these outputs.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from retinoscope.layers.eigen_attention import EigenValues, Form, Sign
 
 
 class EigenValueLinear(nn.Module):
-    """A linear map whose values come from :class:`EigenValues`; its other outputs are unchanged.
+    """A linear layer whose values come from :class:`EigenValues`; its other outputs are unchanged.
 
     Args:
-        linear: The original map; its remaining weights are copied.
-        rows: The outputs that are values, in the order in which the output map reads them; as many
-            as there are inputs.
+        linear: The original layer; its remaining weights are copied.
+        rows: Indices of the outputs that are values, in the order in which the output layer reads
+            them; as many as there are inputs.
         sign: ``+`` for eigenvalues ≥ 0, ``-`` for eigenvalues ≤ 0.
         form: See :class:`EigenValues`.
     """
@@ -68,12 +68,12 @@ class EigenValueLinear(nn.Module):
         return F.linear(x, self.weight, self.bias)
 
     def extra_repr(self) -> str:
-        """What the parameters do not show."""
+        """The settings, for printing."""
         return f"in_features={self.in_features}, out_features={self.out_features}"
 
 
 class EigenOutputLinear(nn.Module):
-    """The output map (…, dim) → (…, dim) that belongs to an :class:`EigenValueLinear`.
+    """The output layer (…, dim) → (…, dim) that belongs to an :class:`EigenValueLinear`.
 
     It only refers to ``values``; state dicts, optimisers and ``.to()`` find them in their owner.
     """

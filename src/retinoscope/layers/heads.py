@@ -1,7 +1,7 @@
 """Heads that map feature maps to logits, as compared for spatial smoothing (arXiv:2105.12639).
 
-A head consists of a neck, which maps feature maps to vectors, and a last linear map. For other
-classes only the last map is replaced; the neck stays, as with timm's heads.
+A head consists of a neck, which converts feature maps to vectors, and a last linear layer. To
+change the number of classes, only the last layer is replaced; the neck is kept, as in timm's heads.
 """
 
 from __future__ import annotations
@@ -58,20 +58,20 @@ class HeadSettings:
     - ``gap``, ``max``, ``median``: the mean, maximum or median of each map
     - ``bn_relu_gap``: the mean after batch norm and ReLU
     - ``gap_clip``: the mean, compressed into (−1, 1)
-    - ``mlp``: maps averaged to ``side`` × ``side`` points, then two layers of ``hidden``
-    - ``gap_mlp``: the mean, then two layers of ``hidden``
+    - ``mlp``: maps averaged to ``side`` × ``side`` points, then two hidden layers
+    - ``gap_mlp``: the mean, then two hidden layers
 
     timm's names for a global pool (``avg``, ``avgmax``, …) are valid too; ``""`` does not pool.
     """
     channels: int
     """Channels of the maps."""
     hidden: int = 4096
-    """Width of the two layers."""
+    """Width of the two hidden layers."""
     side: int = 7
     """Side of the averaged maps."""
     drop_rate: float | None = None
-    """Dropout after each hidden layer and before the last map; None is 0.5 with hidden layers, else
-    0."""
+    """Dropout rate after each hidden layer and before the last layer. Default: 0.5 with hidden
+    layers, else 0."""
 
     def __post_init__(self) -> None:
         if self.kind not in (*get_args(HeadKind), *_POOLS):
@@ -86,12 +86,12 @@ class HeadSettings:
 
     @property
     def has_layers(self) -> bool:
-        """Whether there are hidden layers between the pool and the last map."""
+        """Whether there are hidden layers between the pool and the last layer."""
         return self.kind in ("mlp", "gap_mlp")
 
     @property
     def features(self) -> int:
-        """Width of the vectors that the neck gives."""
+        """Width of the vectors that the neck outputs."""
         if self.has_layers:
             return self.hidden
         return self.channels * (2 if self.kind == "catavgmax" else 1)
@@ -132,7 +132,7 @@ class HeadSettings:
         return nn.Sequential(OrderedDict(layers))
 
     def linear(self, classes: int) -> nn.Module:
-        """A new last map for ``classes`` classes; the identity for 0."""
+        """A new last layer for ``classes`` classes; the identity for 0."""
         if not classes:
             return nn.Identity()
         if not self.kind:
@@ -144,7 +144,7 @@ class HeadSettings:
 
 
 class Head(nn.Module):
-    """Logits (N, ``classes``) of maps (N, C, H, W)."""
+    """Maps (N, C, H, W) → logits (N, ``classes``): neck, dropout and a last linear layer."""
 
     def __init__(self, settings: HeadSettings, classes: int) -> None:
         super().__init__()
@@ -154,10 +154,10 @@ class Head(nn.Module):
         self.fc = settings.linear(classes)
 
     def reset(self, classes: int, kind: str | None = None, **where: Any) -> None:
-        """Replace the last map by one for ``classes`` classes; also the neck if ``kind`` differs.
+        """Replace the last layer by one for ``classes`` classes; also the neck if ``kind`` differs.
 
         Args:
-            classes: 0 omits the last map.
+            classes: Number of classes; 0 omits the last layer.
             kind: One of the heads; None keeps the current one.
             where: ``device`` and ``dtype`` of the new layers.
         """
@@ -170,7 +170,7 @@ class Head(nn.Module):
         self.train(self.training)
 
     def forward(self, x: Tensor, pre_logits: bool = False) -> Tensor:
-        """The logits; with ``pre_logits``, the input vectors of the last map."""
+        """The logits; with ``pre_logits``, the input vectors of the last layer."""
         x = self.drop(self.neck(x))
         return x if pre_logits else self.fc(x)
 
@@ -184,7 +184,7 @@ def make_head(
     side: int = 7,
     drop_rate: float | None = None,
 ) -> Head:
-    """A head of a ``kind`` (see `HeadSettings`) for ``classes`` classes.
+    """A head of this ``kind`` (see `HeadSettings`) for ``classes`` classes.
 
     Example:
         >>> make_head("gap", channels=8, classes=10)(torch.zeros(2, 8, 4, 4)).shape

@@ -1,8 +1,8 @@
 """Attention within windows (Park & Kim, 2022, arXiv:2202.06709, fig. D.4; after Liu et al., 2021).
 
-A map is divided into windows that do not overlap; each position attends to those of its own window,
-with a learned bias for every relative position. The authors' code shares one table of biases
-among all heads; here each head has its own, as in Swin, unless ``tables="shared"``.
+A map is divided into windows that do not overlap; each position attends to the positions of its own
+window, with a learned bias for every relative position. The authors' code shares one table of
+biases among all heads; here each head has its own, as in Swin, unless ``tables="shared"``.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class LocalAttention(nn.Module):
         return logits.softmax(-1) @ v
 
     def extra_repr(self) -> str:
-        """Heads and window."""
+        """The settings, for printing."""
         tables = ", tables=shared" if self.tables == "shared" else ""
         return f"heads={self.heads}, head_width={self.head_width}, window={self.window}{tables}"
 

@@ -116,7 +116,7 @@ class NeighbourhoodAttention(nn.Module):
         return self.proj_drop(self.proj(maps))
 
     def extra_repr(self) -> str:
-        """What the weights do not show."""
+        """The settings, for printing."""
         return f"heads={self.heads}, kernel={self.kernel}, outside={self.outside!r}"
 
 
@@ -130,7 +130,7 @@ def _check_kernel(kernel: int) -> None:
 
 
 def _near(length: int, kernel: int, device: torch.device | str | None) -> Tensor:
-    """Which positions on a line see each other, (length, length)."""
+    """Whether two positions on a line see each other, (length, length)."""
     place = torch.arange(length, device=device)
     return (place[:, None] - place[None, :]).abs() <= (kernel - 1) // 2
 

@@ -14,9 +14,10 @@ Convolutions = Literal["basic", "bottleneck"]
 
 
 class PreActBlock(nn.Module):
-    """BN, ReLU and a convolution, twice (basic: 3×3, 3×3) or thrice (bottleneck: 1×1, 3×3, 1×1).
+    """BN, ReLU, convolution: two times (basic: 3×3, 3×3) or three (bottleneck: 1×1, 3×3, 1×1).
 
-    If the shape changes, the skip is a 1×1 convolution of the first activation, else the input.
+    The skip connection is the input or, if the shape changes, a 1×1 convolution of the first
+    activation.
     Dropout, if any, comes before the last convolution.
     """
 

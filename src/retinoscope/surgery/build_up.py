@@ -174,7 +174,7 @@ class BuildUp:
             table.replace(path, nn.Identity())
 
     def _block(self, table: Table, unit: Unit) -> nn.Module:
-        """An attention unit with the same input and output as ``unit``."""
+        """An attention unit with the same input and output shape as ``unit``."""
         import torch
 
         from retinoscope.layers.attention_block import AttentionBlock, ChannelsLast

@@ -54,7 +54,7 @@ class Call:
 
 
 def copied(model: nn.Module) -> nn.Module:
-    """A copy; tensors that a model has computed and stored could not be copied otherwise."""
+    """A deep copy of a model, including computed tensors, which ``deepcopy`` alone refuses."""
     held = [value for module in model.modules() for value in vars(module).values()]
     held += [inner for value in held if isinstance(value, dict) for inner in value.values()]
     computed = [value for value in held if isinstance(value, Tensor) and not value.is_leaf]
@@ -96,7 +96,7 @@ def _watch(model: nn.Module, images: Tensor) -> dict[str, Call]:
         given = tuple(_seen([*enumerate(args), *kwargs.items()]))
         calls.setdefault(path, Call(given, len(args) + len(kwargs), tuple(_answer(answer))))
 
-    with at_rest(model), torch.no_grad():  # sets hooks aside, so that ours run after them
+    with at_rest(model), torch.no_grad():  # without hooks, except those that compute weights
         hooks = [
             module.register_forward_hook(partial(note, path), with_kwargs=True)
             for path, module in model.named_modules()

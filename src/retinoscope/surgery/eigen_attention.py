@@ -47,7 +47,7 @@ class EigenAttention:
         check(self, "eigen_attention")
 
     def operate(self, model: nn.Module, anatomy: Anatomy) -> nn.Module:
-        """A copy of ``model`` with such maps; ``model`` itself is not modified."""
+        """A copy of ``model`` with these maps; ``model`` itself is not modified."""
         from retinoscope.anatomy.attentions import attentions
         from retinoscope.layers.eigen_linear import EigenOutputLinear, EigenValueLinear
         from retinoscope.surgery.table import Table

@@ -67,7 +67,7 @@ class Localise:
                 module.register_forward_hook(_leave_alone)
         try:
             remember(table.patient, self._prove(table, wards, masks))
-        except WrongInput as error:  # of the masks themselves
+        except WrongInput as error:  # raised by the masks themselves
             raise table.refusal(
                 f"not all of its attention could be intercepted: {error}"
             ) from error
@@ -94,9 +94,9 @@ class Localise:
     ) -> Dissection:
         """The dissection of the changed model; raises unless all weights of hidden keys are zero.
 
-        They are taken from the model's own graph with the masks inserted, if the changed model
-        gives the same logits to the last bit, with and without gradients; otherwise from its own
-        graph.
+        The weights are read from the original model's graph with the masks inserted, if the changed
+        model gives bit-identical logits, with and without gradients. Otherwise they are read from
+        the changed model's own graph.
         """
         from retinoscope.anatomy.dissect import take_apart
         from retinoscope.anatomy.masked import read_from
@@ -134,7 +134,7 @@ class Localise:
                 continue
             at = weights(found, attention)
             if at.queries is None or at.keys is None:
-                continue  # one is reported as missing below
+                continue  # reported as missing below
             hidden = self._hidden(at.queries, at.keys).to(values.device)
             shown = along(~hidden, at.query_dim, at.key_dim)
             if leak := values.masked_fill(shown, 0).abs().amax().item():
@@ -198,7 +198,7 @@ def _wards(table: Table) -> list[_Ward]:
 
 
 def _ward(table: Table, unit: Unit, attention: Attention) -> _Ward | None:
-    """The module of a global attention; None if no position is a query; else raises an error."""
+    """The module of a global attention; None if no position is a query. Raises if not maskable."""
     from retinoscope.anatomy.attentions import holder, logits
     from retinoscope.anatomy.graph.flow import arguments, operation
 
@@ -234,7 +234,7 @@ def _ward(table: Table, unit: Unit, attention: Attention) -> _Ward | None:
 def _counted(
     table: Table, ward: _Ward, members: list[Attention], everything: list[Attention | None]
 ) -> _Ward:
-    """The same with the number of attentions; raises if its module also does other attention."""
+    """``ward`` with its counts filled in; raises if its module also computes other attention."""
     from retinoscope.anatomy.attentions import run_of
 
     found, paths = table.sites.dissection, table.sites.paths
@@ -307,7 +307,7 @@ def _foreseen(
 
 
 def _does(patient: nn.Module, found: Dissection, wards: list[_Ward], images: Tensor) -> bool:
-    """Whether a changed model gives the same bits as a graph, and runs its modules as often."""
+    """Whether a changed model gives exactly a graph's logits, and runs its modules as often."""
     import torch
 
     from retinoscope.anatomy.replay import Replay

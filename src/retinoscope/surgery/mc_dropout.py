@@ -40,7 +40,7 @@ class McDropout:
                 table.graft(maps[-1].module, dropout, "before")
             elif places := table.sites.giving(unit):
                 table.catch(places, dropout)
-            else:  # what follows the map is no module's; before an activation is as good
+            else:  # no module outputs or takes the state; before an activation works as well
                 table.graft(maps[-1].module, dropout, "after")
         return table.patient
 

@@ -25,8 +25,8 @@ def operate(
     Args:
         model: Any module that maps a batch of images to logits.
         surgeries: Surgeries, or their string form: ``"mc_dropout:p=0.1"``.
-        example: A batch (N, C, H, W), or an image size: a number, or (height, width); default: that
-            of the model's timm configuration, else 224.
+        example: A batch (N, C, H, W), or an image size: a number, or (height, width). Default: the
+            size in the model's timm configuration, else 224.
         name: The name of the model in error messages. Default: the name of its class.
     """
     chosen = [parse_surgery(s) if isinstance(s, str) else s for s in surgeries]

@@ -77,8 +77,8 @@ class SpatialSmoothing:
 
         smooth = Smooth(self.kernel, self.padding, self.prob, self.tau, unit.channels)
         sites, layouts = table.sites, []
-        # The state may already be flattened for the head, or be reshaped to maps again a moment
-        # later.
+        # The state may already be flattened for the head, or a later operation may reshape it to
+        # maps again.
         for state in sites.onward(sites.origin(sites.piece(unit).exit)):
             view = lens(sites.dissection.meaning[state].axes)
             layouts.append(view.grid.layout if view and not view.grid.prefix else "tokens")
@@ -94,7 +94,7 @@ class SpatialSmoothing:
         )
 
     def _check_sizes(self, table: Table) -> None:
-        """Raise if the following layers do not accept maps that have grown."""
+        """Raise if the following layers do not accept the larger maps."""
         from retinoscope.anatomy.example import as_batch
         from retinoscope.anatomy.graph.rest import at_rest
         from retinoscope.core.errors import first_line

@@ -1,7 +1,7 @@
 """The workspace of all surgeries: a copy of a model, and access to its units and modules.
 
-Every surgery uses it, so that all of them copy the model first, find units only by anatomy, name
-the unit that they cannot change in their errors, and keep the keys of unchanged parameters.
+Every surgery uses it, so that all of them copy the model first, find units only by anatomy, keep
+the keys of unchanged parameters, and name the unit in an error if they cannot change it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Table:
         self.model, self.operation = model, operation
         self.anatomy = anatomy
         self.patient = copied(model)
-        # The graph is that of the model, which is usually cached; the copy has the same.
+        # The graph of the original model is usually cached, and that of the copy is the same.
         found = known_or_taken_apart(model, anatomy.image[1:], anatomy.model)
         self.whole = found.anatomy
         """The anatomy of the whole model, of which ``anatomy`` may be a part."""
@@ -133,7 +133,7 @@ class Table:
         self.patient.set_submodule(path, self.like(path, part).train(old.training))
 
     def like(self, path: str, part: nn.Module) -> nn.Module:
-        """The part on the device and in the precision of a module, or else of the copy."""
+        """Move ``part`` to the device and dtype of a module, or of the copy if it has none."""
         near = (*self.module(path).parameters(), *self.patient.parameters())
         like = next((p for p in near if p.is_floating_point()), None)
         return part if like is None else part.to(like.device, like.dtype)
@@ -154,7 +154,7 @@ class Table:
     def head_reads(self, part: slice) -> bool:
         """Whether the logits depend on these tokens of the state before the head.
 
-        NaN spreads to all that is computed from it, whatever the weights are.
+        The tokens are set to NaN, which spreads to everything computed from them for any weights.
         """
         exit = self.sites.piece(self.last).exit
         storage = self.sites.storage(exit)
