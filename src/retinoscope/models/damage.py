@@ -26,8 +26,8 @@ _HEAD = 64
 def unreadable(path: Path) -> UnreadableFile:
     """Return our own error for a weights file that its reader has refused.
 
-    The reader's message is not passed on: even for files that are only damaged, torch advises to
-    disable the check that keeps a file from running code.
+    The reader's message is not passed on: even for files that are only damaged, torch advises
+    disabling the check that keeps a file from running code.
     """
     try:
         size = path.stat().st_size

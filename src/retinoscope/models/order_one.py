@@ -16,7 +16,7 @@ def draw_at_order_one(model: nn.Module, seed: int = 0) -> nn.Module:
     """Redraw all parameters and batch norm statistics of ``model`` in place, and return it.
 
     Matrices and kernels get a variance of 1 / fan-in, which preserves the variance of their input.
-    Vectors get a standard deviation of 0.5 around 1 if their mean was positive (scales), else 0.
+    Vectors get a standard deviation of 0.5 and a mean of 1 if theirs was positive (scales), else 0.
     """
     generator = torch.Generator().manual_seed(seed)
 

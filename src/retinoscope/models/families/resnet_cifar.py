@@ -87,7 +87,7 @@ class CifarStemResNet(ResNet):
             num_classes=0,
             in_chans=in_chans,
             channels=channels,
-            # timm allows to set the width only of its deep stem; the stem itself is replaced below.
+            # timm allows a custom width only for its deep stem; the stem itself is replaced below.
             stem_type="deep",
             stem_width=width // 2,
             # timm assumes that the stem reduces the resolution four times, which this one does not.
