@@ -21,6 +21,11 @@ def parallel(state):
     return {f"module.{name}": tensor for name, tensor in state.items()}
 
 
+def compiled(state):
+    """The names that torch.compile gives."""
+    return {f"_orig_mod.{name}": tensor for name, tensor in state.items()}
+
+
 @pytest.fixture
 def trained():
     model = net(1)
@@ -35,6 +40,8 @@ def trained():
         lambda model, path: torch.save(model.state_dict(), path),
         lambda model, path: torch.save({"state_dict": model.state_dict(), "epoch": 3}, path),
         lambda model, path: torch.save({"model": parallel(model.state_dict())}, path),
+        lambda model, path: torch.save(parallel(compiled(model.state_dict())), path),
+        lambda model, path: torch.save(compiled(parallel(model.state_dict())), path),
         lambda model, path: torch.save({"model_ema": model.state_dict(), "model": {}}, path),
     ],
 )  # fmt: skip

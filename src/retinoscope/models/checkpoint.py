@@ -25,6 +25,7 @@ _ENTRIES = ("state_dict_ema", "model_ema", "state_dict", "model_state_dict", "mo
 _LISTED = 8
 _PICKLES = 4
 """Number of pickles at the start of an old torch.save file; the last one holds the weights."""
+_PREFIXES = re.compile(r"^(module\.|_orig_mod\.)*")
 _HARMLESS = re.compile(r"collections\.OrderedDict|torch\._utils\._rebuild_\w+|torch\.\w+Storage")
 
 
@@ -148,5 +149,5 @@ def _tensors(found: Any, path: Path) -> dict[str, Tensor]:
             f"{str(path)!r} holds no weights that could be found. It holds: {held or 'nothing'}. "
             f"They are looked for at the top or under {', '.join(_ENTRIES)}."
         )
-    # DistributedDataParallel and torch.compile add these prefixes.
-    return {key.removeprefix("module.").removeprefix("_orig_mod."): found[key] for key in found}
+    # DistributedDataParallel and torch.compile add these prefixes, in either order.
+    return {_PREFIXES.sub("", key): found[key] for key in found}

@@ -119,6 +119,17 @@ def test_speaks_timm():
         model.forward_intermediates(x, output_fmt="NLC")
 
 
+def test_a_pruned_network_gives_the_states_that_are_left():
+    model = draw_at_order_one(timm.create_model("micro_alternet")).eval()
+    x = torch.rand(2, 3, 32, 32)
+    _, found = model.forward_intermediates(x)
+    assert model.prune_intermediate_layers([1, 2]) == [1, 2]
+    last, few = model.forward_intermediates(x, [1, 2])
+    for one, expected in zip((*few, last), (found[1], found[2], found[2]), strict=True):
+        assert torch.equal(one, expected)
+    assert torch.equal(model.forward_features(x), found[2])
+
+
 def test_features_only_says_its_strides():
     features = timm.create_model("alternet18", features_only=True)
     assert features.feature_info.reduction() == [2, 4, 8, 16, 32]

@@ -151,8 +151,8 @@ class PreActResNet(nn.Module):
         for stage in self.stages[: last if stop_early else None]:
             x = self._stage(stage, x)
             states.append(x)
-        if len(states) > len(self.stages):
-            x = F.relu(self.norm(x))
+        if len(states) == len(self.feature_info):
+            x = self._normalised(x)
             states[-1] = x if norm else states[-1]
         found = [states[place] for place in wanted]
         return found if intermediates_only else (x, found)
@@ -179,6 +179,10 @@ class PreActResNet(nn.Module):
         x = self.maxpool(self.conv1(x))
         for stage in self.stages:
             x = self._stage(stage, x)
+        return self._normalised(x) if len(self.stages) == len(self.feature_info) - 1 else x
+
+    def _normalised(self, x: Tensor) -> Tensor:
+        """The maps of the last stage as the head sees them; those of others have no norm."""
         return F.relu(self.norm(x))
 
     def _stage(self, name: str, x: Tensor) -> Tensor:
