@@ -1,1 +1,1 @@
-"""Names to images: the embedded set, files, folders, tables, the hub, a Dataset of your own."""
+"""Images by name: the embedded set, files, folders, tables, the hub, or your own Dataset."""

@@ -1,7 +1,7 @@
-"""Images as a network sees them in training, the same again for the same seed, epoch and index.
+"""Augmentation of training images, reproducible from seed, epoch and index.
 
-For probes, which look at one image at a time, and for the training loop, which mixes batches.
-torch is imported inside functions, so that the settings can be listed at once.
+Probes use it for one image at a time, the training loop also for mixing whole batches. torch is
+imported inside functions, so that the settings can be listed quickly.
 """
 
 from __future__ import annotations
@@ -20,59 +20,59 @@ if TYPE_CHECKING:
     from retinoscope.core.preprocessing import Preprocessing
 
 _PARTNER = 1
-"""Marks the random numbers of the image that another is mixed with."""
+"""Random stream that chooses and augments the image that another one is mixed with."""
 _BATCH = 2
-"""Marks the random numbers by which a batch is mixed."""
+"""Random stream for mixing a batch."""
 _NUMBERS = 2**63
 
 _POLICY = re.compile(
     r"rand(-(m\d+|n[1-9]|p(0(\.\d+)?|1(\.0+)?)|mstd\d+(\.\d+)?|mmax[1-9]\d*|inc[01]"
     r"|t(weights|3aw?)))*"
 )
-"""What timm reads of a policy. It passes over some sections that it does not know; we do not."""
+"""A RandAugment policy as timm parses it. timm ignores some unknown sections; we refuse them."""
 
 
 @dataclass(frozen=True)
 class Augmentation:
-    """What is done to training images; each draw depends on seed, epoch and index alone.
+    """The augmentation of training images; random draws depend only on seed, epoch and index.
 
     Mixup is by Zhang et al. (2018, arXiv:1710.09412), CutMix by Yun et al. (2019,
     arXiv:1905.04899), RandAugment by Cubuk et al. (2020, arXiv:1909.13719), erasing by Zhong et
-    al. (2020, arXiv:1708.04896), all as timm has them.
+    al. (2020, arXiv:1708.04896), all as implemented in timm.
     """
 
     crop: float = setting(
         0.125, "Share of each side that is padded with black before a random crop of the old size.",
         at_least=0, at_most=0.5,
     )  # fmt: skip
-    """Cut out again at random; not used where ``resized`` is set."""
+    """Padding of the random crop; not used if ``resized`` is set."""
     resized: tuple[float, ...] | None = setting(
         None, "Instead of crop: range of the area that is cut out, such as (0.08, 1.0).",
         above=0, at_most=1,
     )  # fmt: skip
-    """As shares of the whole image; the part has a ratio of sides from 3/4 to 4/3."""
+    """Areas as shares of the whole image; the aspect ratio of the crop is between 3/4 and 4/3."""
     flip: bool = setting(True, "Mirror every second image.")
-    """Left to right, with probability 1/2."""
+    """Horizontal flip with probability 1/2."""
     randaugment: str = setting("", "timm's policy, such as rand-m9-n2-mstd1.0.")
     """Empty for none."""
     erasing: float = setting(
         0.0, "Probability that a box of an image is erased.", at_least=0, at_most=1
     )
-    """The box gets the model's mean colour."""
+    """The box is filled with the model's mean colour."""
     mixup: float = setting(0.0, "α of Mixup; 0 for none.", at_least=0)
-    """Of the Beta distribution from which the shares of two images come."""
+    """Parameter of the Beta distribution of the two images' shares."""
     cutmix: float = setting(0.0, "α of CutMix; 0 for none.", at_least=0)
-    """Of the Beta distribution from which the area of the box comes."""
+    """Parameter of the Beta distribution of the box's area."""
     mixing: float = setting(1.0, "Probability that a batch is mixed.", at_least=0, at_most=1)
-    """For probes: that an image is."""
+    """For probes: the probability that an image is mixed."""
     switch: float = setting(
         0.5, "Probability of CutMix where Mixup is on too.", at_least=0, at_most=1
     )
-    """Else it is Mixup."""
+    """Otherwise Mixup is used."""
     smoothing: float = setting(
         0.0, "Share of the target that is spread over all classes.", at_least=0, below=1
     )
-    """Of mixed targets too."""
+    """Applies to mixed targets too."""
 
     def __post_init__(self) -> None:
         check(self, "augmentation")
@@ -97,7 +97,7 @@ class Augmentation:
         return self.mixes or self.smoothing > 0
 
     def to_plain(self) -> dict[str, Any]:
-        """As plain values, for keys and protocols."""
+        """The settings as plain values, for keys and protocols."""
         return {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
 
     def view(
@@ -111,15 +111,15 @@ class Augmentation:
         stream: int = 0,
         channels: int = 3,
     ) -> Tensor:
-        """One image as training sees it, float32 (C, H, W) in [0, 1].
+        """One augmented image, float32 (C, H, W) in [0, 1].
 
         Args:
-            image: As it is stored, uint8 (H, W, 3).
-            preprocessing: How the model wants its images.
-            seed: Below 2³², as are ``index`` and ``epoch``.
-            index: Of the image among all; the order in which they are read has no influence.
-            epoch: Another one gives another view.
-            stream: Sets apart several views of one image in the same epoch.
+            image: The stored image, uint8 (H, W, 3).
+            preprocessing: The preprocessing that the model expects.
+            seed: Random seed, below 2³² like ``index`` and ``epoch``.
+            index: Index of the image; the order in which images are read has no influence.
+            epoch: Each epoch gives another view.
+            stream: Distinguishes several views of one image in the same epoch.
             channels: 3, or 1 for grey.
         """
         from retinoscope.data import augmenting
@@ -159,19 +159,19 @@ class Augmentation:
         step: int,
         rank: int = 0,
     ) -> tuple[Tensor, Tensor]:
-        """A batch (N, C, H, W) mixed with itself backwards, and its soft targets (N, K).
+        """A batch (N, C, H, W) mixed with its own reverse, and its soft targets (N, K).
 
-        The whole batch is mixed in one way, by one share. Of an odd number, the first image is
-        mixed with the second. What is given is not changed; it comes back itself where nothing is
-        soft, and the images do where only targets are.
+        The whole batch is mixed by the same method with the same share. In a batch of odd size,
+        the first image is mixed with the second. The inputs are not modified. Without mixing and
+        smoothing both are returned as they are; with smoothing alone, the images are.
 
         Args:
-            images: Views, as floats.
-            labels: Of the images, int64 (N,).
-            classes: How many there are (K).
-            seed: Below 2³², as are ``step`` and ``rank``.
-            step: Another one mixes otherwise.
-            rank: Of the process, where several share a batch.
+            images: Augmented images, as floats.
+            labels: Labels of the images, int64 (N,).
+            classes: Number of classes K.
+            seed: Random seed, below 2³² like ``step`` and ``rank``.
+            step: Number of the step; each step mixes differently.
+            rank: Rank of the process, if several share a batch.
         """
         if not self.soft:
             return images, labels
@@ -204,16 +204,16 @@ class Augmentation:
         total: int,
         channels: int = 3,
     ) -> tuple[Tensor, int, float]:
-        """A view of one image, the place of its partner, and the share that is its own.
+        """An augmented and mixed image, the index of its partner, and the image's own share.
 
         The partner is drawn from the whole split, so that it does not depend on a batch.
 
         Args:
-            read: Gives the image of a place as it is stored, uint8 (H, W, 3).
-            preprocessing: How the model wants its images.
-            seed: Below 2³².
-            index: The place of the image.
-            total: How many places there are.
+            read: Returns the stored image at an index, uint8 (H, W, 3).
+            preprocessing: The preprocessing that the model expects.
+            seed: Random seed, below 2³².
+            index: Index of the image.
+            total: Number of images.
             channels: 3, or 1 for grey.
         """
         from retinoscope.data.augmenting import generator, reseeded

@@ -1,7 +1,7 @@
-"""What an augmented image is made of: random numbers, moves of pixels, and timm's own transforms.
+"""Building blocks of augmentation: random generators, shifts of pixels, and timm's transforms.
 
-Pixels are uint8 (H, W, C). What draws at random here draws from the global generators, as timm
-does: it belongs into a :func:`reseeded` block.
+Pixels are uint8 (H, W, C). The random transforms draw from the global generators, as timm does:
+call them inside a :func:`reseeded` block.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ _within = threading.local()
 
 
 def generator(seed: int, index: int, stream: int = 0, epoch: int = 0) -> np.random.Generator:
-    """Random numbers that depend on these four alone."""
+    """A random generator that depends only on these four numbers."""
     key = [(seed << 8) + stream, (epoch << 32) + index]
     return np.random.Generator(np.random.Philox(key=key))
 
 
 @contextmanager
 def preserved() -> Iterator[None]:
-    """A block after which the generators of random, numpy and torch are as before.
+    """Restore the global generators of random, numpy and torch after the block.
 
-    To save numpy's state takes longer than to augment a small image. A block within another saves
-    nothing, so one around many views makes each of them quicker. Whatever else draws from the
-    global generators, such as a Dataset that is read, stays outside.
+    Saving numpy's state takes longer than augmenting a small image. A nested block does not save
+    it again, so one block around many views makes each of them faster. Keep other code that draws
+    from the global generators, such as reading a Dataset, outside the block.
     """
     if getattr(_within, "preserved", False):
         yield
         return
-    # timm draws from numpy's old global generator, so that is the one to keep.
+    # timm draws from numpy's old global generator, so that one is saved.
     states = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
     _within.preserved = True
     try:
@@ -56,24 +56,24 @@ def preserved() -> Iterator[None]:
 
 @contextmanager
 def reseeded(number: int) -> Iterator[None]:
-    """A block whose draws from the global generators depend on a number below 2⁶³ alone."""
+    """Seed the global generators by a number below 2⁶³ and restore them after the block."""
     with preserved():
         random.seed(number)
         np.random.seed(number % 2**32)  # noqa: NPY002
-        # torch.manual_seed would seed the accelerators too, and leave them so.
+        # torch.manual_seed would also seed the accelerators, which are not restored.
         torch.default_generator.manual_seed(number)
         yield
 
 
 def prepared(image: np.ndarray, preprocessing: Preprocessing, channels: int = 3) -> np.ndarray:
-    """The pixels of :func:`prepare`; the image itself, uncopied, where nothing is to be done."""
+    """The pixels of :func:`prepare`; the image itself, not a copy, if there is nothing to do."""
     if channels == 3 and image.shape[:2] == preprocessing.size and preprocessing.crop_pct == 1.0:
         return image
     return prepare(image, preprocessing, channels).permute(1, 2, 0).numpy()
 
 
 def moved(pixels: np.ndarray, down: int, right: int, mirrored: bool) -> np.ndarray:
-    """A cut that begins so far below and right of the corner, black outside; perhaps mirrored."""
+    """A crop of the same size, offset by ``down`` and ``right`` and padded with black."""
     if down or right:
         height, width = pixels.shape[:2]
         canvas = np.zeros(pixels.shape, np.uint8)
@@ -85,7 +85,7 @@ def moved(pixels: np.ndarray, down: int, right: int, mirrored: bool) -> np.ndarr
 
 
 def floats(pixels: np.ndarray) -> Tensor:
-    """The pixels as a new float32 (C, H, W) in [0, 1]."""
+    """The pixels as a new float32 tensor (C, H, W) in [0, 1]."""
     planes = pixels.transpose(2, 0, 1)
     values = np.empty(planes.shape, np.float32)
     np.divide(planes, np.float32(255), out=values, dtype=np.float32)
@@ -95,7 +95,7 @@ def floats(pixels: np.ndarray) -> Tensor:
 def randomly_resized(
     image: np.ndarray, preprocessing: Preprocessing, scale: tuple[float, ...], channels: int = 3
 ) -> np.ndarray:
-    """A part of the whole image, of random area and shape, brought to the model's size."""
+    """A part of the image with random area and aspect ratio, resized to the model's size."""
     size = (image.shape[0], image.shape[1])
     whole = prepared(image, replace(preprocessing, size=size, crop_pct=1.0), channels)
     crop = _resized_crop(preprocessing.size, scale, preprocessing.interpolation)
@@ -103,18 +103,18 @@ def randomly_resized(
 
 
 def randomly_augmented(pixels: np.ndarray, preprocessing: Preprocessing, policy: str) -> np.ndarray:
-    """RandAugment of the pixels; what moves in from outside has the model's mean colour."""
+    """The pixels after RandAugment; uncovered areas get the model's mean colour."""
     fill = tuple(min(255, round(255 * v)) for v in _colour(preprocessing, pixels.shape[2]))
     augment = _randaugment(policy, preprocessing.size, fill, preprocessing.interpolation)
     return _pixels(augment(_picture(pixels)))
 
 
 def randomly_erased(image: Tensor, preprocessing: Preprocessing, probability: float) -> Tensor:
-    """An image (C, H, W) in [0, 1], of which a box may have become the model's mean colour.
+    """An image (C, H, W) in [0, 1] in which a box may be filled with the model's mean colour.
 
-    The mean colour is 0 once normalised, which is what timm puts into a normalised image.
+    The mean colour is 0 after normalisation, which is what timm writes into a normalised image.
     """
-    # timm erases with zeros; a mask lets us choose the colour and leaves the other pixels exact.
+    # timm erases with zeros; a mask lets us choose the colour and keeps the other pixels exact.
     kept = _eraser(probability)(torch.ones(1, *image.shape[-2:], dtype=torch.bool))
     if kept.all():
         return image
@@ -123,10 +123,10 @@ def randomly_erased(image: Tensor, preprocessing: Preprocessing, probability: fl
 
 
 def mixed_with_itself(images: Tensor, labels: Tensor, mixer: Any) -> tuple[Tensor, Tensor]:
-    """A batch after timm's ``Mixup``, and its targets; the batch given is not changed.
+    """A batch after timm's ``Mixup``, and its targets; the input is not modified.
 
-    timm takes even numbers of images only. An odd batch is lent a copy of its second image, which
-    becomes the partner of the first, and which is then taken away again.
+    timm only takes an even number of images. An odd batch is extended by a copy of its second
+    image, which becomes the partner of the first and is removed afterwards.
     """
     total = len(images)
     if total % 2 == 0:

@@ -1,4 +1,4 @@
-"""CIFAR-10 and CIFAR-100, in whatever form they lie about."""
+"""CIFAR-10 and CIFAR-100 from torchvision's files, Parquet tables or class folders."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _HOME = Path("~/.cache/retinoscope/data")
 
 @dataclass(frozen=True)
 class _Set:
-    """How torchvision stores one of the two."""
+    """How torchvision stores one of the two datasets."""
 
     folder: str
     batches: Mapping[str, tuple[str, ...]]
@@ -80,12 +80,12 @@ class CifarSource:
         return f"{self._names[file]} row {index - self._starts[file]}"
 
     def digest(self, index: int) -> bytes:
-        """Nothing: the fingerprint covers the files."""
+        """Empty: the fingerprint covers the files."""
         return b""
 
     def read(self, index: int) -> np.ndarray:
         """The image as RGB, uint8 (32, 32, 3)."""
-        # Stored are all reds, then all greens, then all blues.
+        # All red values are stored first, then all green, then all blue ones.
         return np.ascontiguousarray(self._pixels[index].reshape(3, 32, 32).transpose(1, 2, 0))
 
 
@@ -94,17 +94,17 @@ def find_cifar(
 ) -> dict[str, Source]:
     """The splits of CIFAR-10 or CIFAR-100.
 
-    Looked for are torchvision's files, Parquet tables and class folders. What is not there is
-    downloaded, as torchvision's files.
+    Looks for torchvision's files, Parquet tables and class folders. If none is found, torchvision's
+    files are downloaded.
 
     Args:
-        name: Which of the two.
-        root: Where data lie; without it ``RETINOSCOPE_DATA``, else a cache in the user's home.
-        download: Whether to fetch what is not there.
+        name: The dataset.
+        root: Folder to look in. Default: ``RETINOSCOPE_DATA``, or a cache in the user's home.
+        download: Whether to download the dataset if it is not found.
 
     Raises:
-        UnknownData: It is nowhere, and cannot be downloaded.
-        UnreadableFile: It is there, but damaged, or another set than it should be.
+        UnknownData: It was not found, nor downloaded.
+        UnreadableFile: It is damaged, or another dataset was found in its place.
     """
     place = (root or Path(configured_root() or _HOME)).expanduser()
     splits = _look(name, place)
@@ -112,7 +112,7 @@ def find_cifar(
     if not splits and download:
         try:
             _download(name, place / name)
-        except Exception as error:  # of the network, of the disc, of the archive
+        except Exception as error:  # network, disk or archive
             reason = f"Downloading it failed: {first_line(error)}"
         splits = _look(name, place)
     if splits:
@@ -127,7 +127,7 @@ def find_cifar(
 
 
 def _look(name: str, place: Path) -> dict[str, Source]:
-    """What lies about, the most certain form first; nothing if there is none."""
+    """The splits in the first form that is found, the most reliable first; empty if none is."""
     known = _SETS[name]
     own = place / name
     for stored in (place / known.folder, own / known.folder):
@@ -187,9 +187,9 @@ def _read_batch(path: Path, label: str, classes: int) -> tuple[np.ndarray, np.nd
 
 def _read_pickle(path: Path) -> dict[str, Any]:
     try:
-        # Written by Python 2, whose text is bytes.
+        # Written by Python 2, where strings are bytes.
         found = _ArraysOnly(io.BytesIO(path.read_bytes()), encoding="latin1").load()
-    except Exception as error:  # damaged pickles raise nearly anything
+    except Exception as error:  # damaged pickles can raise nearly any exception
         raise UnreadableFile(
             f"{str(path)!r} cannot be read as a file of CIFAR: {first_line(error)}"
         ) from None
@@ -199,9 +199,9 @@ def _read_pickle(path: Path) -> dict[str, Any]:
 
 
 class _ArraysOnly(pickle.Unpickler):
-    """Reads numbers, text, lists, mappings and arrays of bytes, and runs nothing that is named.
+    """Reads numbers, text, lists, mappings and byte arrays, and runs no code that a file names.
 
-    Not even numpy's own code for arrays, which trusts what it is given.
+    It does not run numpy's own code for arrays either, which trusts its input.
     """
 
     def find_class(self, module: str, name: str) -> Any:
@@ -219,18 +219,18 @@ class _ArraysOnly(pickle.Unpickler):
 
 
 class _StoredKind:
-    """What stands for numpy's type of bytes; others are refused."""
+    """Stand-in for numpy's dtype of bytes; other dtypes are refused."""
 
     def __init__(self, code: str, *options: bool) -> None:
         if code != "u1":
             raise pickle.UnpicklingError(f"it holds an array of {code!r}, not of bytes.")
 
     def __setstate__(self, state: object) -> None:
-        """Do without: bytes have neither an order nor fields."""
+        """Ignore the state: bytes have neither byte order nor fields."""
 
 
 class _StoredArray:
-    """What stands for an array of bytes until the whole file has been read."""
+    """Stand-in for a byte array until the whole file has been read."""
 
     values: np.ndarray | None = None
 
@@ -238,14 +238,14 @@ class _StoredArray:
         _, shape, kind, columns_first, content = state
         if not isinstance(kind, _StoredKind):
             raise pickle.UnpicklingError("it holds an array of an unknown kind.")
-        # Bytes that Python 2 wrote arrive as text.
+        # Bytes written by Python 2 are loaded as text.
         data = content.encode("latin1") if isinstance(content, str) else content
         order = "F" if columns_first else "C"
         self.values = np.frombuffer(data, np.uint8).reshape(shape, order=order)
 
 
 def _begin_array(kind: object, shape: object, code: object) -> _StoredArray:
-    """An array without content, which pickle fills in afterwards."""
+    """An empty array, which pickle fills afterwards."""
     return _StoredArray()
 
 
@@ -256,8 +256,8 @@ def _encode(text: str, encoding: str) -> bytes:
 
 
 def _download(name: str, place: Path) -> None:
-    """Fetch and unpack torchvision's files, whose checksum torchvision knows."""
-    # Not by making its Dataset, which would unpickle without bounds what it has fetched.
+    """Download and unpack torchvision's files; torchvision verifies their checksum."""
+    # Without torchvision's Dataset, which would unpickle the download without restrictions.
     from torchvision import datasets
     from torchvision.datasets.utils import download_and_extract_archive
 

@@ -1,4 +1,4 @@
-"""Which output of a model means the same as a class of the data."""
+"""Mapping from the classes of the data to the outputs of a model."""
 
 from __future__ import annotations
 
@@ -15,26 +15,28 @@ _NUMBERED = re.compile(r"(label|class)?\s*\d+")
 def map_classes(
     found: Sequence[str], outputs: int, known: Sequence[str] | None = None
 ) -> np.ndarray | None:
-    """For each class of the data the model's output that means it, or -1; int64 (len(found),).
+    """The model's output for each class of the data, or -1; int64 (len(found),).
 
-    Names are compared without case, punctuation and underscores, and any of several synonyms
-    between commas will do. A name that fits several outputs goes to the one it is the whole name
-    of (``maillot``, ``cardigan``), else to the one it is the first synonym of (``gong``); where
-    that does not decide either, as for the two outputs of ImageNet that are called ``crane``, it
-    is -1. The names alone decide: a ``mouse`` that is an animal goes to ImageNet's computer mouse.
+    Names are compared without case, punctuation and underscores. A name may list synonyms,
+    separated by commas; one match is enough. A name that matches several outputs is mapped to the
+    one whose full name it is (``maillot``, ``cardigan``), otherwise to the one whose first synonym
+    it is (``gong``). If that is ambiguous too, as for the two outputs of ImageNet called ``crane``,
+    it is -1. Only names are compared: a ``mouse`` that is an animal is mapped to ImageNet's
+    computer mouse.
 
-    The model's own names come first. A model with as many outputs as ImageNet or one of the larger
-    sets made of it has WordNet's: ids (``n01440764``, also ``n02085620-Chihuahua``), else words.
-    Data with as many classes as the model has outputs, fewer than half of which are such words, are
-    taken to be in the model's own order, unless both have names and these do not fit.
+    The model's own names are tried first. If the model has as many outputs as ImageNet or one of
+    its larger variants, WordNet ids (``n01440764``, also ``n02085620-Chihuahua``) or words are
+    tried next. If the data have as many classes as the model has outputs, and fewer than half of
+    them are such words, both are assumed to be in the same order, unless both have names that do
+    not match.
 
     Args:
-        found: The names of the data's classes.
-        outputs: How many the model has.
-        known: What the model calls them, if it says so.
+        found: The class names of the data.
+        outputs: Number of outputs of the model.
+        known: The model's own names of its outputs, if it has any.
 
     Returns:
-        The outputs, or None if not one class of the data has one: labels cannot be compared.
+        The outputs, or None if no class of the data has one: labels cannot be compared.
 
     Example:
         >>> map_classes(["tench", "unicorn", "great_white_shark"], 1000)
@@ -54,7 +56,7 @@ def map_classes(
 
 
 def _match(found: Sequence[str], known: Iterable[str]) -> np.ndarray | None:
-    """The position in ``known`` of each name, or -1; None if there is none at all."""
+    """The index in ``known`` of each name, or -1; None if no name matches."""
     whole: dict[str, set[int]] = {}
     first: dict[str, set[int]] = {}
     synonym: dict[str, set[int]] = {}
@@ -76,7 +78,7 @@ def _match(found: Sequence[str], known: Iterable[str]) -> np.ndarray | None:
 
 
 def _match_wordnet(found: Sequence[str], outputs: int) -> np.ndarray | None:
-    """The outputs of an ImageNet by WordNet's ids or words, or -1; None if they do not fit."""
+    """The ImageNet output of each WordNet id or word, or -1; None if they do not match."""
     ids = {name: number for number, name in enumerate(_wordnet_ids(outputs))}
     if not ids:
         return None
@@ -85,14 +87,14 @@ def _match_wordnet(found: Sequence[str], outputs: int) -> np.ndarray | None:
         mapped = np.array([ids.get(stem.group(), -1) if stem else -1 for stem in stems])
         return mapped if (mapped >= 0).any() else None
     mapped = _match(found, _wordnet_words(outputs))
-    # As many classes as outputs, few of them ImageNet's: a set and a model of their own.
+    # As many classes as outputs, but few names from ImageNet: neither is likely to be ImageNet.
     if mapped is not None and len(found) == outputs and (mapped >= 0).mean() < 0.5:
         return None
     return mapped
 
 
 def _plain(name: str) -> str:
-    """A name without what is written in different ways.
+    """A name without case, punctuation and underscores.
 
     Example:
         >>> _plain("Jack-o'-Lantern"), _plain("aquarium_fish ")
@@ -102,14 +104,14 @@ def _plain(name: str) -> str:
 
 
 def _are_numbers(names: Sequence[str]) -> bool:
-    """Whether names say no more than their order does, such as ``LABEL_3``."""
+    """Whether the names are only numbers, such as ``LABEL_3``."""
     return all(_NUMBERED.fullmatch(_plain(name)) for name in names)
 
 
 @cache
 def _wordnet_ids(outputs: int) -> tuple[str, ...]:
-    """The WordNet id of each output, if the number of outputs is that of an ImageNet."""
-    # timm takes a second to import, and nobody else here needs it.
+    """The WordNet id of each output; empty if no variant of ImageNet has so many outputs."""
+    # Imported here, because importing timm takes a second.
     from timm.data import ImageNetInfo, infer_imagenet_subset
 
     subset = infer_imagenet_subset({"num_classes": outputs})
@@ -118,7 +120,7 @@ def _wordnet_ids(outputs: int) -> tuple[str, ...]:
 
 @cache
 def _wordnet_words(outputs: int) -> tuple[str, ...]:
-    """The words for each output, synonyms between commas."""
+    """The WordNet words of each output, synonyms separated by commas."""
     from timm.data import ImageNetInfo, infer_imagenet_subset
 
     subset = infer_imagenet_subset({"num_classes": outputs})

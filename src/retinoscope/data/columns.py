@@ -1,4 +1,4 @@
-"""Which columns of a table hold images and labels, and what the labels are called."""
+"""Choice of a table's image and label columns, and names of the classes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MOST_CLASSES = 1_000_000
 def choose_image(
     candidates: Sequence[str], asked: str | None, where: str, columns: Sequence[str]
 ) -> str:
-    """The column that holds the images: the one asked for, one of a usual name, or the only one."""
+    """The image column: the requested one, one with a usual name, or the only candidate."""
     chosen = _choose("images", candidates, _USUAL_IMAGES, asked, where, columns)
     if chosen is None:
         raise UnknownData(
@@ -37,7 +37,7 @@ def choose_label(
     where: str,
     columns: Sequence[str],
 ) -> str | None:
-    """The column that holds the labels, numbers before texts; None if there is none."""
+    """The label column, integers before text; None if there is none."""
     both = [*numbers, *texts]
     usual = [name for name in both if name.lower() in USUAL_LABELS]
     candidates = both if asked is not None else usual or numbers or texts
@@ -77,7 +77,7 @@ def _how_to_choose(where: str) -> str:
 
 
 def check_labels(largest: int, column: str, where: str, advice: str) -> None:
-    """Refuse a column whose numbers are too large to be those of classes."""
+    """Refuse a column whose numbers are too large to be class labels."""
     if largest >= _MOST_CLASSES:
         raise UnknownData(
             f"The column {column!r} of {where!r} goes up to {largest}: these are no labels. "
@@ -88,15 +88,15 @@ def check_labels(largest: int, column: str, where: str, advice: str) -> None:
 def name_labels(
     labels: np.ndarray, schema: pa.Schema, column: str, table: Path, folders: Iterable[Path]
 ) -> tuple[str, ...]:
-    """What labels mean: as a table's schema says, or ``classes.txt``, else the numbers as text.
+    """The class names: from the table's schema or ``classes.txt``, otherwise the numbers as text.
 
     Args:
-        labels: One number per image, none negative.
-        schema: Of the table; Hugging Face notes names in it.
-        column: Where the labels stand in it.
+        labels: One label per image, none of them negative.
+        schema: The table's schema; Hugging Face stores class names in it.
+        column: The label column.
         table: The file, for messages.
-        folders: Where to look for ``classes.txt``, with a name in each line. A list that is too
-            short for the labels is left aside.
+        folders: Where to look for ``classes.txt``, with one name per line. A list that is too
+            short for the labels is ignored.
     """
     largest = int(labels.max())
     check_labels(largest, column, str(table), _how_to_choose(str(table)))

@@ -1,11 +1,11 @@
-"""Images with two cues, drawn by code: what a model goes by when shape and texture disagree.
+"""Synthetic images with two cues: does a model rely on shape or on texture?
 
-Each of ten classes has a silhouette and a texture of its own. A model is trained where both say the
-same and then asked where they differ, as ImageNet models are in Geirhos et al., ICLR 2019
-(arXiv:1811.12231). Mirroring an image changes no class.
+Each of the ten classes has its own silhouette and its own texture. A model is trained on images
+where both agree and tested on images where they conflict, as Geirhos et al. (ICLR 2019,
+arXiv:1811.12231) do with ImageNet models. Mirroring an image does not change its class.
 
-Every random number is a hash of seed, split, index and its own number, and all arithmetic is
-rounded as IEEE 754 says, so an image has the same bits on every machine, alone or in a batch.
+Every random number is a hash of seed, split, image index and its own index, and all arithmetic is
+rounded according to IEEE 754, so an image has the same bits on every machine, alone or in a batch.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from retinoscope.data.cues_textures import TEXTURES, grains, weaves
 from retinoscope.data.source import UnknownData
 
 VERSION: int = 1
-"""Raised with every change of a pixel or a label: measurements of the old images do not count."""
+"""Increased with every change of a pixel or a label, so that old measurements are not reused."""
 
 SPLITS: Mapping[str, int] = MappingProxyType(
     {"train": 50_000} | dict.fromkeys(("test", "conflict", "shape_only", "texture_only"), 10_000)
@@ -37,7 +37,7 @@ _GOLDEN = 0x9E3779B97F4A7C15
 
 
 class ImpossibleCues(RetinoscopeError, ValueError):
-    """Cues were asked for in a size or number that there cannot be."""
+    """The requested size or number of images is impossible."""
 
 
 @dataclass(frozen=True)
@@ -48,11 +48,11 @@ class Cues:
         split: ``train`` and ``test`` (shape and texture of the same class), ``conflict`` (of two
             classes; the label is the shape's), ``shape_only`` (a plain silhouette) or
             ``texture_only`` (the texture everywhere).
-        size: Height and width in pixels, or one number for both. The picture is the same in every
-            size but for the noise, which is drawn per pixel.
-        seed: Another seed gives other images.
-        images: How many; the first ones of the same split. 50,000 for ``train`` and 10,000 for
-            the others unless given.
+        size: Height and width in pixels, or one number for both. The picture is the same at every
+            size except for the noise, which is drawn per pixel.
+        seed: Random seed; each seed gives other images.
+        images: Number of images, the first ones of the split. Default: 50,000 for ``train``,
+            10,000 for the others.
 
     Example:
         >>> cues = Cues("conflict", size=(48, 32), images=20)
@@ -124,7 +124,7 @@ class Cues:
 
     @property
     def fingerprint(self) -> str:
-        """All that the images depend on, in words."""
+        """Everything that the images depend on, as text."""
         height, width = self.resolution
         drawn = f"{self.split}, {height}×{width}, seed {self.seed}, {len(self)} images"
         return f"cues version {VERSION}, {drawn}"
@@ -133,11 +133,11 @@ class Cues:
         return SPLITS[self.split] if self.images is None else self.images
 
     def name(self, index: int) -> str:
-        """What to call an image: its split and its index."""
+        """The name of an image: its split and its index."""
         return f"cues/{self.split}/{index}"
 
     def digest(self, index: int) -> bytes:
-        """Nothing: the fingerprint says all that an image depends on."""
+        """Empty: the fingerprint covers everything that an image depends on."""
         return b""
 
     def read(self, index: int) -> np.ndarray:
@@ -145,13 +145,13 @@ class Cues:
         return self.read_many([index])[0]
 
     def read_many(self, indices: Sequence[int] | np.ndarray) -> np.ndarray:
-        """Images in the order asked for, uint8 (n, H, W, 3): much faster than one by one."""
+        """Images in the requested order, uint8 (n, H, W, 3); much faster than one by one."""
         asked = np.asarray(indices, dtype=np.int64)
         missing = asked[(asked < 0) | (asked >= len(self))]
         if len(missing):
             raise IndexError(f"There is no {self.name(missing[0])} among {len(self)} images.")
         images = np.empty((len(asked), *self.resolution, 3), np.uint8)
-        # Few enough at once that what is being worked on stays in the processor's cache.
+        # In small chunks, so that intermediate arrays stay in the processor's cache.
         step = max(1, _PIXELS_AT_ONCE // math.prod(self.resolution))
         for start in range(0, len(asked), step):
             part = asked[start : start + step]
@@ -160,21 +160,21 @@ class Cues:
         return images
 
     def _keys(self, indices: np.ndarray) -> np.ndarray:
-        """One 64-bit number per index, from which all others of that image come."""
+        """One 64-bit key per index, from which all random numbers of that image are derived."""
         key = np.array([self.seed % 2**64], np.uint64)
         key = _hashed(_hashed(key, 0), list(SPLITS).index(self.split))
         return _hashed(key, indices.astype(np.uint64))
 
     def _balanced(self) -> np.ndarray:
-        """Ten classes in each ten images, in an order of their own."""
+        """Labels in which every ten images contain each class once, in random order."""
         blocks = -(-len(self) // _TEN)
-        # The keys of images end where those of blocks begin.
+        # Block indices start far above image indices, so that their keys differ.
         keys = self._keys(np.arange(blocks * _TEN) + 2**40).reshape(blocks, _TEN)
         return np.argsort(keys, axis=1, kind="stable").reshape(-1)[: len(self)].astype(np.int64)
 
 
 def paint(keys: np.ndarray, shape: np.ndarray, texture: np.ndarray, out: np.ndarray) -> None:
-    """Draw one image per key into ``out``, uint8 (n, H, W, 3). Arrays inside are (n, 3, H, W)."""
+    """Draw one image per key into ``out``, uint8 (n, H, W, 3). Internal arrays are (n, 3, H, W)."""
     height, width = out.shape[1:3]
     numbers = Numbers(keys)
     x = ((2 * np.arange(width, dtype=np.float32) + 1) / width - 1).reshape(1, 1, 1, -1)
@@ -192,7 +192,7 @@ def paint(keys: np.ndarray, shape: np.ndarray, texture: np.ndarray, out: np.ndar
 
 
 class Numbers:
-    """Uniform random numbers of some images, each handed out once and always in the same order."""
+    """Uniform random numbers for some images, each used once and always in the same order."""
 
     def __init__(self, keys: np.ndarray) -> None:
         table = _hashed(keys[:, None], np.arange(1, _NUMBERS + 1, dtype=np.uint64))
@@ -206,8 +206,8 @@ class Numbers:
         return low + (high - low) * self._table[:, first : self._used]
 
     def turn(self, x: np.ndarray, y: np.ndarray, limit: float) -> tuple[np.ndarray, np.ndarray]:
-        """Coordinates turned by up to about ``2 * limit`` radians either way."""
-        # Rational in the tangent of half the angle: sines differ between processors.
+        """Coordinates rotated by up to about ``2 * limit`` radians in either direction."""
+        # A rational function of the half-angle tangent: sines differ between processors.
         half = self.between(-limit, limit)
         norm = 1 + half * half
         cosine, sine = (1 - half * half) / norm, 2 * half / norm
@@ -217,7 +217,7 @@ class Numbers:
 def _backdrop(
     numbers: Numbers, ground: np.ndarray, x: np.ndarray, y: np.ndarray, pixel: float
 ) -> np.ndarray:
-    """A gradient of colour with soft patches and hard bars on it."""
+    """A colour gradient with soft patches and sharp bars on it."""
     slope = numbers.between(-0.25, 0.25, 3) * x + numbers.between(-0.25, 0.25, 3) * y
     image = ground + slope
     for _ in range(2):
@@ -234,7 +234,7 @@ def _backdrop(
 
 
 def _lay(image: np.ndarray, cover: np.ndarray, numbers: Numbers) -> None:
-    """Mix a random colour into ``image`` where ``cover`` says how much."""
+    """Blend a random colour into ``image``, weighted by ``cover``."""
     colour = numbers.between(0, 1, 3) - image
     colour *= cover
     image += colour
@@ -243,7 +243,7 @@ def _lay(image: np.ndarray, cover: np.ndarray, numbers: Numbers) -> None:
 def _silhouette(
     numbers: Numbers, shape: np.ndarray, x: np.ndarray, y: np.ndarray, pixel: float
 ) -> np.ndarray:
-    """How much of each pixel the shape covers; all of it where there is none."""
+    """The share of each pixel that the shape covers; 1 for images without a shape."""
     u, v = numbers.turn(x, y, 0.2)
     scale = numbers.between(0.6, 0.9)
     aspect = numbers.between(0.87, 1.15)
@@ -258,7 +258,7 @@ def _filling(
     y: np.ndarray,
     pixel: float,
 ) -> np.ndarray:
-    """Two colours in the order of the texture; one colour where there is none."""
+    """Two colours arranged by the texture; one colour for images without a texture."""
     u, v = numbers.turn(x, y, 0.1)
     period = numbers.between(0.3, 0.5)
     u = u / period + numbers.between(-1, 1)
@@ -269,15 +269,15 @@ def _filling(
 
 
 def _pair(ground: np.ndarray, numbers: Numbers) -> tuple[np.ndarray, np.ndarray]:
-    """A colour unlike the ground, and one that differs from it more or less."""
-    # Steps round a circle of brightnesses keep a distance in every channel wherever they start.
+    """A colour that differs from the background, and a second one at a random distance from it."""
+    # Steps around a circle of brightness values keep a distance in every channel for any start.
     steps = numbers.between(0.2, 0.4, 3), numbers.between(0.6, 0.8, 3)
     first, second = (ground + step - np.floor(ground + step) for step in steps)
     return first, first + numbers.between(0.2, 1) * (second - first)
 
 
 def _develop(numbers: Numbers, image: np.ndarray, keys: np.ndarray, out: np.ndarray) -> None:
-    """Brightness, contrast and noise of the whole image, then bytes."""
+    """Apply brightness, contrast and noise to the whole image, and write it as bytes."""
     contrast = 255 * numbers.between(0.55, 1)
     bright = 127.5 - 0.5 * contrast + 255 * numbers.between(-0.1, 0.1) + 0.5
     grain = numbers.between(0.02, 0.09) * (255 / 512)
@@ -291,8 +291,8 @@ def _develop(numbers: Numbers, image: np.ndarray, keys: np.ndarray, out: np.ndar
 
 
 def _hashed(key: np.ndarray, count: np.ndarray | int) -> np.ndarray:
-    """The number at ``count`` in the sequence of each key, uint64 (splitmix64)."""
-    # An array also of one number: a scalar would warn when it overflows, as it should here.
+    """The number at index ``count`` in the sequence of each key, uint64 (splitmix64)."""
+    # Always an array: a scalar would warn about the overflow, which is intended here.
     x = key + (np.atleast_1d(np.asarray(count, np.uint64)) + np.uint64(1)) * np.uint64(_GOLDEN)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

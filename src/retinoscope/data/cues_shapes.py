@@ -1,8 +1,8 @@
 """Ten silhouettes as implicit functions: the first of the two cues.
 
-Each takes coordinates with ``u`` to the right and ``v`` down, and gives the distance to the outline
-in the same unit: below zero inside, above it outside, exact at least near straight edges. Only
-operations that IEEE 754 rounds correctly are used, so every machine gives the same bits.
+Each takes coordinates with ``u`` to the right and ``v`` down, and returns the signed distance to
+the outline in the same unit: negative inside, positive outside, exact at least near straight edges.
+Only operations that IEEE 754 rounds correctly are used, so every machine gives the same bits.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def hexagram(u: np.ndarray, v: np.ndarray) -> np.ndarray:
 
 
 def crescent(u: np.ndarray, v: np.ndarray) -> np.ndarray:
-    """A moon that opens to the right: a circle without another one."""
+    """A moon that opens to the right: one disc minus another."""
     return np.maximum(radius(u, v) - 0.88, 0.72 - radius(u - 0.46, v))
 
 
@@ -87,13 +87,13 @@ SHAPES: tuple[Shape, ...] = (
 
 
 def inside(distance: np.ndarray, pixel: np.ndarray | float) -> np.ndarray:
-    """How much of a pixel lies inside an outline at this distance from its centre, 0 to 1."""
+    """The share of a pixel inside an outline at this distance from its centre, 0 to 1."""
     cover = 0.5 - distance / pixel
     return np.clip(cover, 0, 1, out=cover)
 
 
 def silhouettes(kinds: np.ndarray, u: np.ndarray, v: np.ndarray, pixel: np.ndarray) -> np.ndarray:
-    """How much of each pixel the shape of its image covers; all of it where the kind is −1."""
+    """The share of each pixel that the shape of its image covers; 1 where the kind is −1."""
     cover = np.ones_like(u)
     for kind, shape in enumerate(SHAPES):
         (which,) = np.nonzero(kinds == kind)

@@ -1,8 +1,8 @@
 """Ten textures as implicit functions: the second of the two cues.
 
 Each takes coordinates in periods, with ``u`` to the right and ``v`` down, and a key that only the
-irregular texture needs; it gives the distance to the border between the two colours in periods,
-above zero where the first colour is. Only operations that IEEE 754 rounds correctly are used, so
+irregular texture needs. It returns the signed distance to the border between the two colours in
+periods, positive in the first colour. Only operations that IEEE 754 rounds correctly are used, so
 every machine gives the same bits.
 """
 
@@ -16,7 +16,7 @@ from retinoscope.data.cues_shapes import inside, radius
 
 
 def centred(x: np.ndarray) -> np.ndarray:
-    """Where in its period each point lies, from −0.5 to 0.5."""
+    """The position of each point in its period, from −0.5 to 0.5."""
     return x - np.floor(x) - 0.5
 
 
@@ -67,13 +67,13 @@ def zigzag(u: np.ndarray, v: np.ndarray, key: np.ndarray) -> np.ndarray:
 
 
 def bricks(u: np.ndarray, v: np.ndarray, key: np.ndarray) -> np.ndarray:
-    """Thin lines round bricks, each row of which is shifted by half a brick."""
+    """Thin lines around bricks, with every other row shifted by half a brick."""
     shifted = 0.5 * u + 0.5 * np.floor(v + 0.5)
     return 0.14 - np.minimum(2 * np.abs(centred(shifted)), np.abs(centred(v)))
 
 
 def blotches(u: np.ndarray, v: np.ndarray, key: np.ndarray) -> np.ndarray:
-    """Patches without order: a smooth random field above and below its middle."""
+    """Irregular patches: a smooth random field with a threshold at its middle."""
     u, v = 1.6 * u, 1.6 * v
     left, top = np.floor(u), np.floor(v)
     right, low = smooth(u - left), smooth(v - top)
@@ -87,12 +87,12 @@ def blotches(u: np.ndarray, v: np.ndarray, key: np.ndarray) -> np.ndarray:
 
 
 def smooth(x: np.ndarray) -> np.ndarray:
-    """A step from 0 to 1 that starts and ends flat."""
+    """A step from 0 to 1 with zero slope at both ends (smoothstep)."""
     return x * x * (3 - 2 * x)
 
 
 def mixed(x: np.ndarray) -> np.ndarray:
-    """Each 32-bit number replaced by another, one to one, that looks unrelated (lowbias32)."""
+    """A one-to-one hash of 32-bit numbers (lowbias32)."""
     x = (x ^ (x >> np.uint32(16))) * np.uint32(0x7FEB352D)
     x = (x ^ (x >> np.uint32(15))) * np.uint32(0x846CA68B)
     return x ^ (x >> np.uint32(16))
@@ -105,7 +105,7 @@ def unit(x: np.ndarray) -> np.ndarray:
 
 Texture = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 
-# In the order of the shapes: what is hard to see in little room goes with what has much of it.
+# In the order of the shapes: textures that need much area are paired with large shapes.
 TEXTURES: tuple[Texture, ...] = (
     blotches,
     mesh,
@@ -123,7 +123,7 @@ TEXTURES: tuple[Texture, ...] = (
 def weaves(
     kinds: np.ndarray, u: np.ndarray, v: np.ndarray, key: np.ndarray, pixel: np.ndarray
 ) -> np.ndarray:
-    """How much of each pixel has the first colour; all of it where the kind is −1."""
+    """The share of each pixel that has the first colour; 1 where the kind is −1."""
     share = np.ones_like(u)
     for kind, texture in enumerate(TEXTURES):
         (which,) = np.nonzero(kinds == kind)
@@ -134,7 +134,7 @@ def weaves(
 
 
 def grains(keys: np.ndarray, height: int, width: int) -> Iterator[np.ndarray]:
-    """Noise of three channels, one after the other: whole numbers to 1023, float32 (n, H, W)."""
+    """Noise of the three channels in turn: integers from 0 to 1023 as float32 (n, H, W)."""
     place = mixed(np.arange(height * width, dtype=np.uint32)).reshape(1, height, width)
     bits = mixed(place ^ keys[:, None, None])
     for channel in range(3):

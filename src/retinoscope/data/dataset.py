@@ -1,4 +1,4 @@
-"""A Dataset of the user's own."""
+"""Images of the user's own Dataset."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ _READ_TWICE = 8
 class DatasetSource:
     """The items of a map-style Dataset, each an image or an image and its label.
 
-    Labels are those of its ``targets`` or ``labels`` if these fit the items, else every item is
-    read once. One that cannot be read has the label -1: its image will be set aside anyway. The
-    fingerprint is the Dataset's own, or made of its labels and up to 64 images all over it.
+    Labels are taken from its ``targets`` or ``labels`` if these match the items, otherwise every
+    item is read once. An item that cannot be read gets the label -1: its image will be set aside
+    anyway. The fingerprint is the Dataset's own ``fingerprint`` if it has one, otherwise a hash of
+    its labels and up to 64 evenly spaced images.
 
     Args:
-        dataset: Anything with ``len()`` and items by number. Images are taken before normalisation
-            and augmentation: see :func:`retinoscope.data.decode.from_array`.
-        classes: What the labels mean; without it the Dataset's ``classes``, else the numbers.
+        dataset: Any object with ``len()`` and integer indices. Its images must not be normalised
+            or augmented: see :func:`retinoscope.data.decode.from_array`.
+        classes: Names of the classes. Default: the Dataset's ``classes``, or the numbers.
     """
 
     def __init__(self, dataset: Any, classes: Sequence[str] | None = None) -> None:
@@ -45,11 +46,11 @@ class DatasetSource:
         return self._length
 
     def name(self, index: int) -> str:
-        """The number of the item."""
+        """The index of the item and the type of the Dataset."""
         return f"item {index} of {type(self.dataset).__name__}"
 
     def digest(self, index: int) -> bytes:
-        """Of the image's pixels, unless the Dataset has a fingerprint of its own."""
+        """A hash of the image's pixels; empty if the Dataset has its own fingerprint."""
         return b"" if self._vouched else hashlib.sha256(self._pixels(index)).digest()
 
     def read(self, index: int) -> np.ndarray:
@@ -57,7 +58,7 @@ class DatasetSource:
         return from_array(self._item(index)[0], self.name(index))
 
     def _item(self, index: int) -> tuple[Any, Any]:
-        """The image and the label, or None."""
+        """The image and its label, or None for an item without a label."""
         try:
             item = self.dataset[index]
         except Exception as error:
@@ -101,18 +102,18 @@ class DatasetSource:
         return np.array(labels, dtype=np.int64)
 
     def _given_labels(self) -> np.ndarray | None:
-        """The Dataset's own list of labels, if there is one that its items agree with."""
+        """The Dataset's own list of labels, if it has one that matches its items."""
         for attribute in ("targets", "labels"):
             given = getattr(self.dataset, attribute, None)
             if not isinstance(given, Sequence | np.ndarray | Tensor) or isinstance(given, str):
                 continue
             try:
                 labels = np.asarray(given.detach().cpu() if isinstance(given, Tensor) else given)
-            except ValueError:  # lists of different lengths, such as those of boxes
+            except ValueError:  # lists of different lengths, such as bounding boxes
                 continue
             if labels.shape != (len(self),) or not np.issubdtype(labels.dtype, np.integer):
                 continue
-            # A target_transform changes what the items say but not the list.
+            # A target_transform changes the labels of items but not the list.
             said = {index: self._label(index) for index in _spread(len(self), 3)}
             if all(label in (labels[index], None, -1) for index, label in said.items()):
                 return labels.astype(np.int64) if (labels >= 0).all() else None
@@ -164,7 +165,7 @@ def _length(dataset: Any) -> int:
 
 
 def _spread(length: int, count: int) -> list[int]:
-    """Up to ``count`` numbers below ``length``, evenly from the first to the last.
+    """Up to ``count`` indices below ``length``, evenly spaced from the first to the last.
 
     Example:
         >>> _spread(10, 4), _spread(2, 4), _spread(0, 4)

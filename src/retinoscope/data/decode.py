@@ -1,4 +1,4 @@
-"""Stored bytes, and what a user's Dataset yields, to the pixels that should be seen."""
+"""Decode stored bytes, and items of a user's Dataset, into RGB pixels."""
 
 from __future__ import annotations
 
@@ -15,51 +15,51 @@ from PIL import Image, UnidentifiedImageError
 from retinoscope.core.errors import first_line
 from retinoscope.data.source import UnreadableImage
 
-# Pillow knows more, but some of those run other programs (Ghostscript) on what they read.
+# Pillow reads more formats, but for some it runs other programs (Ghostscript) on the file.
 _FORMATS = ("JPEG", "PNG", "BMP", "DIB", "GIF", "WEBP", "TIFF", "PPM", "JPEG2000")
 _ORIENTATION, _BITS_PER_SAMPLE, _PHOTOMETRIC = 0x0112, 258, 262
-# A resize in floating point overshoots by a little; less than half a step of grey is not seen.
+# Resizing in floating point overshoots slightly; less than half a grey level is tolerated.
 _OVERSHOOT = 0.5 / 255
 
 
 def decode(content: bytes | Path, name: str) -> np.ndarray:
-    """The image in a file or its bytes as it should be seen: RGB, uint8 (H, W, 3).
+    """The decoded image of a file or of its bytes: RGB, uint8 (H, W, 3).
 
-    It is turned as its EXIF orientation says. Transparent pixels are laid over white. Of an
-    animation it is the first frame. Greyscale of 16 bits is scaled by its whole range, so 65535
-    becomes 255; integers of 32 bits are taken to use the range of 16, floats that from 0 to 1, and
-    refused beyond it. Colour profiles are left aside, also that of CMYK, and a JPEG's CMYK is taken
-    to be stored inverted, as nearly all programs do.
+    The EXIF orientation is applied. Transparent pixels are composited over white. An animation
+    gives its first frame. 16-bit greyscale is scaled by its full range, so 65535 becomes 255;
+    32-bit integers are assumed to use the 16-bit range and floats the range from 0 to 1, and values
+    beyond it are refused. Colour profiles are ignored, including those of CMYK images, and the CMYK
+    of a JPEG is assumed to be stored inverted, as nearly all programs do.
 
     Args:
-        content: The bytes of the file, or where it lies.
-        name: What to call the image in messages.
+        content: The bytes of the file, or its path.
+        name: Name of the image for messages.
 
     Raises:
-        UnreadableImage: It is damaged, empty, no image, or larger than Pillow's limit against
+        UnreadableImage: It is damaged, empty, not an image, or larger than Pillow's limit against
             decompression bombs (``PIL.Image.MAX_IMAGE_PIXELS``).
     """
     try:
-        # What Pillow only warns of, such as damaged metadata, leaves the pixels as they are;
-        # the size it warns of is refused below.
+        # Warnings of Pillow, such as those about damaged metadata, do not affect the pixels;
+        # images large enough for a warning are refused below.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return _decode(content)
     except UnidentifiedImageError:
         reason = "it is damaged at its beginning or of no format that is known."
     except Exception as error:
-        # Damaged content makes Pillow raise nearly anything: OSError, SyntaxError, struct.error, …
+        # Damaged files make Pillow raise nearly anything: OSError, SyntaxError, struct.error, …
         reason = first_line(error)
     raise _unreadable(name, reason)
 
 
 def decode_stored(value: Any, folder: Path, name: str) -> np.ndarray:
-    """The image in a cell of a table as :func:`decode` gives it.
+    """The image in a cell of a table, decoded by :func:`decode`.
 
     Args:
-        value: Bytes, or a mapping with ``bytes``, or without them the ``path`` of a file.
-        folder: Where paths begin.
-        name: What to call the image in messages.
+        value: Bytes, or a mapping with ``bytes`` or, without them, the ``path`` of a file.
+        folder: The folder that paths are relative to.
+        name: Name of the image for messages.
     """
     content = value
     if isinstance(value, Mapping):
@@ -72,19 +72,19 @@ def decode_stored(value: Any, folder: Path, name: str) -> np.ndarray:
 
 
 def from_array(image: Any, name: str) -> np.ndarray:
-    """What a Dataset yields as RGB, uint8 (H, W, 3).
+    """An image of a Dataset as RGB, uint8 (H, W, 3).
 
-    Understood are PIL images, arrays and tensors, with the colours first or last or none. Where
-    both could be meant, such as (3, 32, 3), a tensor has them first and an array last. Integers of
-    16 bits are scaled by their whole range. A PIL image is not turned by EXIF: whoever made the
-    Dataset has decided how it lies.
+    Accepts PIL images, arrays and tensors, with channels first, channels last or no channels. If
+    the layout is ambiguous, such as (3, 32, 3), tensors are read as channels first and arrays as
+    channels last. uint16 values are scaled by their full range. The EXIF orientation of a PIL image
+    is not applied: that is up to the Dataset.
 
     Args:
         image: The image, before normalisation.
-        name: What to call the image in messages.
+        name: Name of the image for messages.
 
     Raises:
-        UnreadableImage: It is of another kind or shape, or has values out of range.
+        UnreadableImage: It has another type or shape, or values out of range.
     """
     try:
         if isinstance(image, Image.Image):
@@ -123,11 +123,11 @@ def _orientation(image: Image.Image) -> int:
     try:
         return image.getexif().get(_ORIENTATION, 1)
     except Exception:
-        return 1  # EXIF that cannot be read says nothing, and the pixels are sound
+        return 1  # EXIF cannot be read, but the pixels can
 
 
 def _turned(pixels: np.ndarray, orientation: int) -> np.ndarray:
-    """The image upright, given EXIF's number for how it was stored."""
+    """The pixels turned upright according to the EXIF orientation."""
     if orientation in (5, 6, 7, 8):
         pixels = pixels.transpose(1, 0, 2)
     if orientation in (2, 3, 6, 7):
@@ -143,21 +143,21 @@ def _pixels(image: Image.Image) -> np.ndarray:
     if image.mode in ("F", "I") or image.mode.startswith("I;16"):
         return _deep_grey(image)
     if image.mode == "La":
-        image = image.convert("LA")  # there is no direct way from premultiplied grey
+        image = image.convert("LA")  # Pillow cannot convert premultiplied grey directly
     if image.has_transparency_data:
         return _composite(np.array(image.convert("RGBA")))
-    # Pillow has no 16-bit colours: it keeps the upper byte of each.
+    # Pillow has no 16-bit colour: it keeps the upper byte of each channel.
     return np.array(image.convert("RGB"))
 
 
 def _deep_grey(image: Image.Image) -> np.ndarray:
-    """Grey of more than 8 bits, which Pillow itself would clip at 255 instead of scaling it."""
+    """Greyscale of more than 8 bits as RGB; Pillow would clip it at 255 instead of scaling it."""
     values = np.asarray(image)
     tags = getattr(image, "tag_v2", {})
     if image.mode == "F":
         grey = _unit_to_bytes(values)
     else:
-        # A TIFF of 12 bits has the mode of 16.
+        # A 12-bit TIFF has the same mode as a 16-bit one.
         bits = tags.get(_BITS_PER_SAMPLE, (16,))[0]
         limit = 2**bits - 1 if bits < 16 else 65535
         if values.min() < 0 or values.max() > limit:
@@ -167,14 +167,14 @@ def _deep_grey(image: Image.Image) -> np.ndarray:
             )
         grey = np.rint(values * (255 / limit)).astype(np.uint8)
     if tags.get(_PHOTOMETRIC) == 0:
-        grey = 255 - grey  # white is zero, which Pillow heeds for 8 bits only
+        grey = 255 - grey  # zero is white, which Pillow handles for 8 bits only
     if isinstance(clear := image.info.get("transparency"), int):
         grey = np.where(values == clear, np.uint8(255), grey)
     return np.repeat(grey[:, :, None], 3, axis=2)
 
 
 def _colours_last(values: np.ndarray, first: bool) -> np.ndarray:
-    """An array (H, W, C) of one that may be (C, H, W) or (H, W)."""
+    """The array as (H, W, C); it may be (C, H, W) or (H, W)."""
     if 0 in values.shape:
         raise ValueError(f"it has no pixels, its shape is {values.shape}.")
     if values.ndim == 2:
@@ -225,7 +225,7 @@ def _out_of_range(values: np.ndarray) -> str:
 
 
 def _composite(pixels: np.ndarray) -> np.ndarray:
-    """Colours over white: of (H, W, 1), (H, W, 3) or (H, W, 4) the (H, W, 3)."""
+    """RGB (H, W, 3) from (H, W, 1), (H, W, 3), or (H, W, 4) composited over white."""
     if pixels.shape[2] == 4:
         opaque = pixels[:, :, 3:].astype(np.uint32)
         mixed = pixels[:, :, :3] * opaque + 255 * (255 - opaque)

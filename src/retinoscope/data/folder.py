@@ -1,4 +1,4 @@
-"""Folders of images, with class folders and splits or without, and single image files."""
+"""Image folders, with or without class folders and splits, and single image files."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ class FolderSource:
     ) -> None:
         self.root = root
         self.files = tuple(files)
-        """Where they lie inside ``root``."""
+        """Paths relative to ``root``."""
         self.classes = classes
         self.labels = None if labels is None else np.array(labels, dtype=np.int64)
         self.attributes: Mapping[str, np.ndarray] = {}
         digest = hashlib.sha256(repr((classes, labels and list(labels))).encode())
         for file in self.files:
-            # Not every file name is text: fsencode takes all of them.
+            # Not every file name is valid text; fsencode accepts all of them.
             digest.update(os.fsencode(f"{file}\0{_size(root / file)}\0"))
         self.fingerprint = digest.hexdigest()[:12]
 
@@ -57,7 +57,7 @@ class FolderSource:
         return self.files[index]
 
     def digest(self, index: int) -> bytes:
-        """Of the file's bytes: one that was replaced may have the same name and size."""
+        """A hash of the file's bytes: a replaced file may have the same name and size."""
         try:
             with (self.root / self.files[index]).open("rb") as file:
                 return hashlib.file_digest(file, "sha256").digest()
@@ -70,17 +70,17 @@ class FolderSource:
 
 
 def find_splits(root: Path) -> dict[str, Source]:
-    """The images in a folder by split; all of them are ``test`` where there are no splits.
+    """The images in a folder, by split; without split folders all of them are ``test``.
 
-    Classes are the visible folders inside ``root`` or inside its splits, sorted by name, whether or
-    not there are images in them; a class may have folders of its own. All splits have the same
-    classes. Hidden files, those that are no images, and lists of class names are left aside.
+    Classes are the visible folders inside ``root`` or inside its splits, sorted by name, including
+    empty ones; a class may have subfolders. All splits have the same classes. Hidden files and
+    files other than images, such as lists of class names, are ignored.
 
     Args:
         root: A folder, or one image.
 
     Raises:
-        UnknownData: There are no images, or it is not clear what their folders mean.
+        UnknownData: There are no images, or the layout of the folders is ambiguous.
     """
     if root.is_file() and _is_image(root.name):
         return {"test": FolderSource(root.parent, [root.name])}
@@ -96,7 +96,7 @@ def find_splits(root: Path) -> dict[str, Source]:
     if loose := _loose(root):
         raise _mixed(root, loose, splits)
     found = {folder: _classes(root / folder) for folder in splits}
-    # A class without a folder in one of the splits must not shift the numbers of the others.
+    # A class without a folder in one split must not shift the labels of the other classes.
     union = tuple(sorted({name for classes in found.values() if classes for name in classes}))
     called = name_splits(splits)
     return {
@@ -106,12 +106,12 @@ def find_splits(root: Path) -> dict[str, Source]:
 
 
 def is_image_folder(path: Path) -> bool:
-    """Whether ``path`` is a folder with an image in it, however deep."""
+    """Whether ``path`` is a folder that contains an image, at any depth."""
     return any(_is_image(file) for file in _walk(path))
 
 
 def name_splits(found: Iterable[str]) -> dict[str, str]:
-    """What to call each split: what was held out under another name is ``test`` if nothing else is.
+    """The name of each split; a validation split is called ``test`` if there is no test split.
 
     Example:
         >>> name_splits(["train", "validation"])
@@ -141,7 +141,7 @@ def _source(root: Path, folder: str, classes: tuple[str, ...] | None) -> FolderS
     labels: list[int] = []
     for label, name in enumerate(classes):
         place = root / folder / name
-        # Another split may have a class that this one has no folder for.
+        # This split may lack a class that another split has.
         here = [file for file in _walk(place) if _is_image(file)] if place.is_dir() else []
         files += [os.path.join(folder, name, file) for file in sorted(here)]
         labels += [label] * len(here)
@@ -149,7 +149,7 @@ def _source(root: Path, folder: str, classes: tuple[str, ...] | None) -> FolderS
 
 
 def _classes(folder: Path) -> tuple[str, ...] | None:
-    """The class folders in ``folder``; None if it holds images itself."""
+    """The class folders in ``folder``; None if none of them contains images."""
     folders = _folders(folder)
     holding = [name for name in folders if is_image_folder(folder / name)]
     loose = _loose(folder)
@@ -159,11 +159,11 @@ def _classes(folder: Path) -> tuple[str, ...] | None:
 
 
 def _split_folders(root: Path, holding: Sequence[str]) -> list[str]:
-    """Those folders with images that are splits; none if all of them are classes."""
+    """The folders that are splits; empty if all of them are classes."""
     splits = [folder for folder in holding if folder.lower() in SPLITS]
     others = [folder for folder in holding if folder.lower() not in SPLITS]
     if others and [split.lower() for split in splits] == ["train"]:
-        return []  # the kind that runs on rails, among other things to be told apart
+        return []  # a class of trains, next to other classes
     if others and splits:
         raise UnknownData(
             f"{str(root)!r} holds the splits {_listed(splits)}, but also images in "
@@ -196,17 +196,17 @@ def _is_image(file: str) -> bool:
 
 
 def _is_hidden(name: str) -> bool:
-    return name.startswith(".") or name == "__MACOSX"  # the second is what zip leaves of the first
+    return name.startswith(".") or name == "__MACOSX"  # added to zip files by macOS
 
 
 def _loose(folder: Path) -> list[str]:
-    """The images in a folder itself, sorted."""
+    """The images directly in a folder, sorted."""
     entries = [name for name in _entries(folder) if _is_image(name)]
     return [name for name in entries if not (folder / name).is_dir()]
 
 
 def _folders(folder: Path) -> list[str]:
-    """The visible folders in a folder itself, sorted."""
+    """The visible folders directly in a folder, sorted."""
     return [name for name in _entries(folder) if (folder / name).is_dir()]
 
 
@@ -218,11 +218,11 @@ def _entries(folder: Path) -> list[str]:
 
 
 def _walk(folder: Path) -> Iterator[str]:
-    """The paths of all visible files inside a folder, however deep; links are followed."""
+    """The paths of all visible files in a folder, at any depth; links are followed."""
     seen: set[str] = set()
     for base, folders, files in os.walk(folder, onerror=_refuse, followlinks=True):
         real = os.path.realpath(base)
-        if real in seen:  # a link back to where we were
+        if real in seen:  # a link to a folder that was visited before
             folders.clear()
             continue
         seen.add(real)
@@ -234,7 +234,7 @@ def _walk(folder: Path) -> Iterator[str]:
 
 
 def _refuse(error: OSError) -> None:
-    """Raise instead of leaving out, as ``os.walk`` would, what may not be listed."""
+    """Raise for a folder that cannot be listed, which ``os.walk`` would skip."""
     raise _unlistable(error)
 
 
@@ -246,4 +246,4 @@ def _size(path: Path) -> int:
     try:
         return path.stat().st_size
     except OSError:
-        return -1  # a link to nothing: reading it will say so
+        return -1  # a broken link: reading it will report that

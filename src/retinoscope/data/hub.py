@@ -1,4 +1,4 @@
-"""Sets that the ``datasets`` package of Hugging Face can load: names on the hub, or folders."""
+"""Datasets that the Hugging Face package ``datasets`` can load, by name on the hub or by folder."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _SAMPLED = 64
 
 
 class HubSource:
-    """One split of a set that ``datasets`` has loaded. Images are decoded by us, not by it.
+    """One split loaded by the package ``datasets``, which does not decode the images; we do.
 
     Args:
         split: The split, a ``datasets.Dataset``.
-        called: What to call it in messages.
-        image: The column of images.
-        labels: One number per row, negative where there is none, or None.
-        classes: What they mean.
+        called: Name of the split for messages.
+        image: The image column.
+        labels: One label per row, negative if missing; None if there are no labels.
+        classes: The class names.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class HubSource:
         return f"{self._called} row {index}"
 
     def digest(self, index: int) -> bytes:
-        """Nothing: the fingerprint covers the files."""
+        """Empty: the fingerprint covers the files."""
         return b""
 
     def read(self, index: int) -> np.ndarray:
@@ -74,31 +74,31 @@ class HubSource:
             ) from None
 
     def _hash(self, split: Any) -> str:
-        """Not the package's own fingerprint, which depends on when files were written.
+        """A hash of labels, some images and the names of files on the hub, which hold a revision.
 
-        The files on the hub are named with their revision; beyond that, labels and some images.
+        The package's own fingerprint is not used: it depends on when files were written.
         """
         files = sorted(f for f in (split.info.download_checksums or {}) if f.startswith("hf://"))
         digest = hashlib.sha256(repr((files, len(self), self.classes)).encode())
         digest.update(b"" if self.labels is None else self.labels.tobytes())
         for index in np.linspace(0, len(self) - 1, min(_SAMPLED, len(self))).astype(int).tolist():
             cell = self._images[index][self._image] or {}
-            # A path says where the file was unpacked on this machine, which is nobody's business.
+            # Only the name: the rest of the path is where the file was unpacked on this machine.
             digest.update(cell.get("bytes") or Path(str(cell.get("path"))).name.encode())
         return digest.hexdigest()[:12]
 
 
 def find_hub(name: str, image: str | None = None, label: str | None = None) -> dict[str, Source]:
-    """The splits of a set on the Hugging Face hub, or of a folder that it could be loaded from.
+    """The splits of a dataset on the Hugging Face hub, or of a local folder in its format.
 
     Args:
-        name: The set's name, or the path of a folder.
-        image: The column of images, where there are several.
-        label: The column of labels, where there are several.
+        name: The name of the dataset, or the path of a folder.
+        image: The image column, if there are several.
+        label: The label column, if there are several.
 
     Raises:
-        UnknownData: The package is not installed, there is no such set or no network, or it is not
-            clear which columns are meant.
+        UnknownData: The package is not installed, there is no such dataset or no network, or the
+            choice of columns is ambiguous.
     """
     try:
         import datasets
@@ -108,7 +108,7 @@ def find_hub(name: str, image: str | None = None, label: str | None = None) -> d
         ) from None
     try:
         found = datasets.load_dataset(name)
-    except Exception as error:  # of the network, of the hub, of the files, of the cache
+    except Exception as error:  # network, hub, files or cache
         raise UnknownData(
             f"hf:{name} cannot be loaded: {type(error).__name__}: {first_line(error)} Expected is "
             "the name of a set on the Hugging Face hub, which takes a network, or a folder."
@@ -129,7 +129,7 @@ def find_hub(name: str, image: str | None = None, label: str | None = None) -> d
 def _columns(
     features: Mapping[str, Any], image: str | None, label: str | None, where: str
 ) -> tuple[str, str | None]:
-    """The columns of images and of labels."""
+    """The image column and the label column, or None without labels."""
     from datasets import ClassLabel, Image
 
     names = list(features)
@@ -145,7 +145,7 @@ def _columns(
     ]
     binary = [name for name, kind in kinds.items() if kind in ("binary", "large_binary")]
     if label is None:
-        # Columns that are declared to be classes leave no doubt, other texts may be anything.
+        # Columns declared as classes are unambiguous; other text may be anything.
         numbers, texts = classes or numbers, []
     return (
         choose_image(declared or structs or binary, image, where, names),
@@ -156,7 +156,7 @@ def _columns(
 def _labels(
     found: Mapping[str, Any], label: str, where: str
 ) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
-    """The labels of each split as numbers, -1 where they are missing, and what all of them mean."""
+    """The labels of each split as integers, -1 if missing, and the class names."""
     values = {
         split: rows.select_columns([label]).with_format("arrow")[:][label].to_pylist()
         for split, rows in found.items()

@@ -1,4 +1,4 @@
-"""Images in Parquet tables, as Hugging Face and others lay them out."""
+"""Images in Parquet tables, in the layout of Hugging Face and similar ones."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from retinoscope.data.source import Source, UnknownData, UnreadableImage
 
 _Named = tuple[tuple[str, ...] | None, np.ndarray | None]
 _CACHED_BYTES = 256 * 2**20
-# A split's name, then a shard's number or a remark: train-00000-of-00002, test_clean, val.
+# A split's name, then perhaps a shard number or a suffix: train-00000-of-00002, test_clean.
 _SPLIT = re.compile(rf"({'|'.join(sorted(SPLITS, key=len, reverse=True))})(?![a-z])", re.IGNORECASE)
 
 
 class ParquetSource:
-    """The rows of one or several tables. Row groups are read when an image of theirs is wanted.
+    """The rows of one or several tables. A row group is read when one of its images is requested.
 
     Args:
         paths: The tables, in order.
-        image: The column of images: structs of ``bytes`` and ``path``, or plain bytes. Found by
-            its type where there is only one.
-        label: The column of labels, integers or text. Without it one of the usual names is looked
-            for, then the only column in which values repeat; a table without one has no labels,
-            nor has one whose labels are all negative.
-        root: A folder in which ``classes.txt`` may lie, besides that of the tables.
+        image: The image column: structs of ``bytes`` and ``path``, or plain bytes. Default: the
+            column of such a type with a usual name, or the only one.
+        label: The label column, integers or text. Default: a column with a usual name, or the only
+            column in which values repeat. Without such a column, or if all labels are negative,
+            there are no labels.
+        root: A folder that may contain ``classes.txt``, besides that of the tables.
     """
 
     def __init__(
@@ -79,13 +79,13 @@ class ParquetSource:
         return f"{self.paths[file].name} row {index - self._first_rows[file]}"
 
     def digest(self, index: int) -> bytes:
-        """Nothing: the fingerprint covers the files."""
+        """Empty: the fingerprint covers the files."""
         return b""
 
     def read(self, index: int) -> np.ndarray:
         """The image as RGB, uint8 (H, W, 3)."""
         (file, group), row = self._find(index)
-        # A process that was forked must not share open files with its parent.
+        # A forked process must not share open files with its parent.
         if self._reader is None or self._reader.process != os.getpid():
             self._reader = _RowGroups(self.paths, self.image)
         name = self.name(index)
@@ -96,7 +96,7 @@ class ParquetSource:
         return decode_stored(value, self.paths[file].parent, name)
 
     def share(self, classes: tuple[str, ...]) -> None:
-        """Number the labels by ``classes``, which hold all of its own."""
+        """Renumber the labels by ``classes``, which contain all classes of this source."""
         if self.classes is None or self.labels is None:
             return
         if self.classes == classes[: len(self.classes)]:  # two classes may have the same name
@@ -110,7 +110,7 @@ class ParquetSource:
         return {**self.__dict__, "_reader": None}
 
     def _find(self, index: int) -> tuple[tuple[int, int], int]:
-        """The file and row group of an image, and the row in that."""
+        """The file and row group of an image, and its row in that group."""
         if not 0 <= index < len(self):
             raise IndexError(f"There is no image {index} among {len(self)}.")
         number = int(np.searchsorted(self._starts, index, side="right")) - 1
@@ -126,7 +126,7 @@ class ParquetSource:
         numbers = [field.name for field in schema if kinds.is_integer(field.type)]
         texts = [field.name for field in schema if _is_text(field.type)]
         if asked is None and not any(name.lower() in USUAL_LABELS for name in numbers + texts):
-            # Values that are all different are numbers of rows, file names or captions.
+            # Columns whose values all differ are row numbers, file names or captions.
             values = {name: _column(self.paths, name) for name in numbers + texts}
             repeating = {name for name in values if len(values[name].unique()) < len(values[name])}
             numbers, texts = ([n for n in names if n in repeating] for names in (numbers, texts))
@@ -155,7 +155,7 @@ class ParquetSource:
 
 
 class _RowGroups:
-    """The open tables of one process, and the images of the row groups last read from them."""
+    """The open tables of one process, and a cache of the row groups that were read last."""
 
     def __init__(self, paths: Sequence[Path], image: str) -> None:
         self.process = os.getpid()
@@ -165,12 +165,12 @@ class _RowGroups:
         self._lock = threading.Lock()
 
     def column(self, file: int, group: int) -> pa.ChunkedArray:
-        """The images of one row group, as they are stored."""
+        """The stored images of one row group."""
         with self._lock:
             if (file, group) not in self._cached:
                 if file not in self._files:
                     self._files[file] = pq.ParquetFile(self._paths[file])
-                # Arrow's threads do not outlive a fork, and waiting for them would never end.
+                # Arrow's threads do not survive a fork, and waiting for them would hang.
                 opened = self._files[file]
                 table = opened.read_row_group(group, columns=[self._image], use_threads=False)
                 self._cached[file, group] = table.column(0)
@@ -185,10 +185,10 @@ class _RowGroups:
 def find_splits(
     path: Path, image: str | None = None, label: str | None = None
 ) -> dict[str, Source]:
-    """The tables in a folder, however deep, by split; of one table, whatever its name, ``test``.
+    """The tables in a folder, at any depth, by split; a single file is always ``test``.
 
-    A table's split is the beginning of its name (``train-00000-of-00002.parquet``) or else the name
-    of its folder. Where none is named after a split, all of them are ``test``.
+    A table's split is the beginning of its name (``train-00000-of-00002.parquet``), or else the
+    name of its folder. If no table is named after a split, all of them are ``test``.
     """
     if path.is_file():
         return {"test": ParquetSource([path], image, label)}
@@ -203,7 +203,7 @@ def find_splits(
 def split_tables(
     files: Sequence[Path], root: Path, image: str | None = None, label: str | None = None
 ) -> dict[str, Source]:
-    """The tables given, which lie inside ``root``, by split. All splits have the same classes."""
+    """The given tables inside ``root``, by split. All splits have the same classes."""
     found = _by_split(sorted(files), root)
     called = name_splits(found)
     sources = {
@@ -220,7 +220,7 @@ def split_tables(
 
 
 def _by_split(files: Sequence[Path], root: Path) -> dict[str, list[Path]]:
-    """The tables of each split, by the name it has there."""
+    """The tables of each split, by the split's name in the files."""
     found: dict[str, list[Path]] = {}
     places: set[str] = set()
     for file in files:
@@ -253,7 +253,7 @@ def _unreadable(path: Path, error: Exception) -> UnreadableFile:
 
 
 def _footer(path: Path) -> bytes:
-    """A table's size and its description of itself, with statistics of each column."""
+    """A table's size and its footer, which includes statistics of each column."""
     with path.open("rb") as file:
         size = file.seek(-8, os.SEEK_END) + 8
         length = int.from_bytes(file.read(4), "little")
@@ -292,7 +292,7 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def _image_columns(schema: pa.Schema) -> list[str]:
-    """Those of structs with bytes or a path; where there are none, those of bytes."""
+    """The columns of structs with bytes or a path; if there are none, the columns of bytes."""
     structs = [
         field.name
         for field in schema

@@ -1,4 +1,4 @@
-"""From an image of any size to what a model takes, in pixel space."""
+"""Prepare images of any size as input of a model, in pixel space."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from retinoscope.core.preprocessing import Preprocessing
 
 
 def prepare(image: np.ndarray, preprocessing: Preprocessing, channels: int = 3) -> Tensor:
-    """RGB uint8 (H, W, 3), resized and cut as timm does it for the model: uint8 (C, H, W)."""
+    """Resize and crop RGB uint8 (H, W, 3) as timm does in evaluation, to uint8 (C, H, W)."""
     if channels not in (1, 3):
         raise WrongInput(
             f"The model takes images of {channels} channels, but photos have 3 (or 1, as grey)."

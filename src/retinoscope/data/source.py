@@ -1,4 +1,4 @@
-"""Images as they are stored, before anything is done to them."""
+"""Sources: lists of stored images, before preprocessing."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from retinoscope.core.errors import RetinoscopeError
 
 
 def configured_root() -> str | None:
-    """Where data lie unless somebody says otherwise: what RETINOSCOPE_DATA names."""
+    """The default folder of data: the value of RETINOSCOPE_DATA, or None."""
     return os.environ.get("RETINOSCOPE_DATA") or None
 
 
 class UnreadableImage(RetinoscopeError, ValueError):
-    """One image is damaged, empty or no image at all; it is set aside and listed, never skipped."""
+    """An image is damaged, empty or not an image. It is set aside and listed."""
 
 
 class UnknownData(RetinoscopeError, LookupError):
@@ -26,38 +26,38 @@ class UnknownData(RetinoscopeError, LookupError):
 
 @runtime_checkable
 class Source(Protocol):
-    """A list of images with or without labels. Reading one twice gives the same pixels."""
+    """A list of images, with or without labels. Reading an image twice gives the same pixels."""
 
     @property
     def classes(self) -> tuple[str, ...] | None:
-        """What the labels mean, in order; None where there are none."""
+        """The class names, in the order of the labels; None for unlabelled images."""
         ...
 
     @property
     def labels(self) -> np.ndarray | None:
-        """One number per image, int64 (N,); None for unlabelled images."""
+        """One label per image, int64 (N,); None for unlabelled images."""
         ...
 
     @property
     def attributes(self) -> Mapping[str, np.ndarray]:
-        """Further facts about each image, int64 (N,), such as the shape and texture of cues."""
+        """Further attributes of each image, int64 (N,), such as the shape and texture of cues."""
         ...
 
     @property
     def fingerprint(self) -> str:
-        """Changes when an image or a label does: part of the key of what is measured."""
+        """Identifies the images and labels; with :meth:`digest`, part of a measurement's key."""
         ...
 
     def __len__(self) -> int: ...
 
     def name(self, index: int) -> str:
-        """What to call an image in messages: a file, or a row of a table."""
+        """The name of an image for messages: a file, or a row of a table."""
         ...
 
     def digest(self, index: int) -> bytes:
-        """A hash of what is stored for an image; empty where :attr:`fingerprint` says it all."""
+        """A hash of the stored image; empty if :attr:`fingerprint` covers it."""
         ...
 
     def read(self, index: int) -> np.ndarray:
-        """The image as it should be seen: RGB, uint8 (H, W, 3). Raises :class:`UnreadableImage`."""
+        """The decoded image: RGB, uint8 (H, W, 3). Raises :class:`UnreadableImage`."""
         ...

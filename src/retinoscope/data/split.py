@@ -1,4 +1,4 @@
-"""A source as a model sees it: chosen images, prepared, with labels in the model's own classes."""
+"""Splits: selected images of a source, prepared for a model, with labels in its own classes."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from retinoscope.data.source import Source, UnreadableImage
 from retinoscope.data.subset import evenness
 
 _VIEWS = 64
-"""The stream of random numbers that views draw from; augmentation has streams of its own."""
+"""Random stream for views; augmentation has its own streams."""
 
 
 class _Sample(NamedTuple):
-    """One image that was asked for: its pixels, or why there are none."""
+    """One requested image: its pixels, or the reason why there are none."""
 
     place: int
     image: Tensor | None
@@ -40,44 +40,44 @@ class _Sample(NamedTuple):
 
 @dataclass(frozen=True)
 class ImageSplit:
-    """Fulfils :class:`retinoscope.core.subject.Split` for any source."""
+    """Implements :class:`retinoscope.core.subject.Split` for any source."""
 
     name: str
     source: Source
     places: np.ndarray
-    """Which images of the source, in order."""
+    """Indices of the images in the source, in order."""
     preprocessing: Preprocessing
     channels: int = 3
     classes: np.ndarray | None = None
-    """For each class of the source the model's own, -1 where it has none; None: not comparable."""
+    """The model's class for each class of the source, or -1; None if they are not comparable."""
     outputs: int = 0
-    """How many classes the model has."""
+    """Number of classes of the model."""
     called: str = ""
-    """What the data were asked for as."""
+    """The name by which the data were requested."""
     unlabelled_because: str = ""
     augmentation: Augmentation | None = None
-    """What is done to the images as they are seen here; None where they are not augmented."""
+    """Augmentation of the images; None if they are not augmented."""
     in_training: Augmentation | None = None
-    """What the view :class:`Augmented` does; None for splits that are not for training."""
+    """Augmentation in the view :class:`Augmented`; None for splits that are not for training."""
     view: PixelView | None = None
-    """How else the images are seen; None for as they are."""
+    """View that changes each image; None for unchanged images."""
     seed: int = 0
     left_out: int = 0
-    """Images of classes that the model does not know, where labels are needed."""
+    """Number of images left out because the model does not know their class."""
     balanced: bool = False
-    """Whether the images were chosen to be as even over classes as possible."""
+    """Whether the images were chosen to balance the classes as far as possible."""
 
     def __len__(self) -> int:
         return len(self.places)
 
     @property
     def labelled(self) -> bool:
-        """Whether labels are there in the model's own classes."""
+        """Whether labels exist in the model's own classes."""
         return not self.unlabelled_because
 
     @cached_property
     def labels(self) -> np.ndarray | None:
-        """Of the chosen images in the model's classes."""
+        """Labels of the images in the model's own classes; None if there are none."""
         if not self.labelled or self.source.labels is None or self.classes is None:
             return None
         labels = self.source.labels[self.places]
@@ -85,12 +85,12 @@ class ImageSplit:
 
     @property
     def attributes(self) -> Mapping[str, np.ndarray]:
-        """Further facts about the chosen images."""
+        """Further attributes of the images, by name."""
         return {name: values[self.places] for name, values in self.source.attributes.items()}
 
     @property
     def fingerprint(self) -> str:
-        """Of images, choice, preparation, labels and augmentation."""
+        """A hash of images, selection, preprocessing, labels, augmentation and view."""
         return self._fingerprint
 
     @cached_property
@@ -115,7 +115,7 @@ class ImageSplit:
 
     @property
     def protocol(self) -> dict[str, Any]:
-        """What the reader of a figure needs to know."""
+        """A description of the images and their preprocessing, as plain values."""
         height, width = self.preprocessing.size
         return {
             "data": self.called,
@@ -135,16 +135,16 @@ class ImageSplit:
 
     @cached_property
     def _evenness(self) -> tuple[bool, str]:
-        """Whether the choice holds the same number of every class, and what is true in words."""
+        """Whether every class has the same number of images, and a description in words."""
         labels = self.source.labels
         if not self.balanced or labels is None:
             return False, ""
-        if self.left_out and self.classes is not None:  # of those that could stay
+        if self.left_out and self.classes is not None:  # only classes that the model knows
             labels = np.where(self.classes[labels] >= 0, labels, -1)
         return evenness(labels, labels[self.places])
 
     def known(self) -> ImageSplit:
-        """Without the images of classes that the model does not know."""
+        """The same split without images of classes that the model does not know."""
         return self._known
 
     @cached_property
@@ -159,14 +159,14 @@ class ImageSplit:
         return replace(self, places=self.places[known], left_out=int((~known).sum()))
 
     def viewed(self, view: View) -> ImageSplit:
-        """The same images, seen otherwise; says so where they cannot be seen so."""
+        """The same images in another view; raises ``NotApplicable`` if that is impossible."""
         if view not in self._viewed:
             self._viewed[view] = self._see(view)
         return self._viewed[view]
 
     @cached_property
     def _viewed(self) -> dict[View, ImageSplit]:
-        """Views that were asked for: a fingerprint is made once for each."""
+        """Views that were requested; cached, so that each fingerprint is computed once."""
         return {}
 
     def _see(self, view: View) -> ImageSplit:
@@ -182,11 +182,11 @@ class ImageSplit:
         return replace(clean, augmentation=self.in_training)
 
     def names(self, indices: Sequence[int]) -> list[str]:
-        """What the source calls the images at these indices: files, or rows of a table."""
+        """The names of the images at these indices: files, or rows of a table."""
         return [_printable(self.source.name(int(self.places[index]))) for index in indices]
 
     def batches(self, indices: Sequence[int], size: int, workers: int = 0) -> Iterator[Batch]:
-        """The images at these indices, ``size`` at a time; the same for any number of workers."""
+        """The images at these indices, in batches of ``size``, for any number of workers."""
         chunks = [indices[start : start + size] for start in range(0, len(indices), size)]
         loader = DataLoader(
             _Chunks(self, chunks), batch_size=None, num_workers=workers, collate_fn=None
@@ -214,7 +214,7 @@ class ImageSplit:
         )
 
     def fetch(self, indices: Sequence[int]) -> list[_Sample]:
-        """Read and prepare; an unreadable image comes back with its reason."""
+        """Read and prepare images; an unreadable one is returned with the reason."""
         many = getattr(self.source, "read_many", None)
         plain = self.augmentation is None and self.view is None
         if many is not None and plain and self.channels == 3:
@@ -236,11 +236,11 @@ class ImageSplit:
             return _Sample(index, None, -1, None, str(error))
 
     def _seen(self, index: int, image: Tensor) -> _Sample:
-        """A prepared image as the view shows it; what that draws depends on the image alone."""
+        """A prepared image in the view; random numbers depend only on the seed and the image."""
         label = self._label(index)
         if self.view is None:
             return _Sample(index, image, label, None)
-        # By the place in the source: another choice of images changes nothing.
+        # By the index in the source, so that the selection of images has no influence.
         draw = generator(self.view.seed, int(self.places[index]), _VIEWS)
         pixels = as_floats(image).permute(1, 2, 0).numpy()
         seen, label = self.view.see(pixels, label, draw)
@@ -265,12 +265,12 @@ class ImageSplit:
 
 
 def _printable(text: str) -> str:
-    """A text that can be written: file names need not be."""
+    """The text with unencodable characters escaped, which file names may contain."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 class _Chunks(Dataset):
-    """Batches as items, so that a worker reads a whole one at once."""
+    """A Dataset whose items are batches, so that a worker reads a whole batch at once."""
 
     def __init__(self, split: ImageSplit, chunks: Sequence[Sequence[int]]) -> None:
         self.split = split

@@ -1,4 +1,4 @@
-"""A fixed choice of images in which classes are as equally frequent as they can be."""
+"""Fixed selections of images, balanced over classes as far as possible."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import numpy as np
 def balanced_subset(
     labels: np.ndarray | None, total: int, images: int | None, seed: int = 0
 ) -> np.ndarray:
-    """The places of ``images`` images, in ascending order; all of them if None is asked for.
+    """Indices of ``images`` images, in ascending order; of all images if it is None.
 
-    Every class gives as many as the others, as far as it has them. A larger choice by the same
-    seed contains every smaller one.
+    Every class contributes equally many images, as far as it has them. With the same seed, a larger
+    selection contains every smaller one.
 
     Example:
         >>> balanced_subset(np.array([0, 0, 0, 0, 1, 2]), 6, 3).tolist()
@@ -32,7 +32,7 @@ def balanced_subset(
 
 
 def evenness(labels: np.ndarray, chosen: np.ndarray) -> tuple[bool, str]:
-    """Whether chosen images hold the same number of every class, and what is true in words.
+    """Whether every class has the same number of chosen images, and a description in words.
 
     Args:
         labels: The class of every image that could be chosen; -1 for none.
@@ -63,9 +63,10 @@ def evenness(labels: np.ndarray, chosen: np.ndarray) -> tuple[bool, str]:
 
 
 def class_fraction(labels: np.ndarray, fraction: float, seed: int = 0) -> np.ndarray:
-    """The places of a share of each class, in ascending order: of n images, int(n · fraction).
+    """Indices of a share of each class, in ascending order: int(n · fraction) of n images.
 
-    A larger share by the same seed contains every smaller one. A class gives one image at least.
+    Every class contributes at least one image. With the same seed, a larger share contains every
+    smaller one.
 
     Example:
         >>> class_fraction(np.array([0, 0, 0, 0, 1, 1]), 0.5).tolist()

@@ -1,8 +1,8 @@
 """Corruptions of images, one family per file (Hendrycks & Dietterich, 2019, arXiv:1903.12261).
 
 Each takes an image (H, W, C), float32 in [0, 1], a severity from 1 to 5 and a random generator, and
-returns the corrupted image, not yet clipped. Constants are those of ImageNet-C. A new type is a
-function in the file of its family and its name below.
+returns the corrupted image, not yet clipped. Constants are those of ImageNet-C. To add a
+type, write a function in the file of its family and add its name below.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Corruption = Literal[
     "gaussian_noise", "shot_noise", "impulse_noise", "brightness", "contrast", "pixelate",
     "jpeg_compression",
 ]  # fmt: skip
-"""The types there are; those of ImageNet-C that blur, warp or imitate weather are not yet."""
+"""The available types; those of ImageNet-C that blur, warp or imitate weather are missing."""
 
 Corrupt = Callable[[np.ndarray, int, np.random.Generator], np.ndarray]
 

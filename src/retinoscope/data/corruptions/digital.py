@@ -1,4 +1,4 @@
-"""What processing and compression do to an image; nothing here is drawn at random."""
+"""Corruptions by image processing and compression; none of them is random."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from PIL import Image
 
 
 def brightness(image: np.ndarray, severity: int, draw: np.random.Generator) -> np.ndarray:
-    """More light: the value of hue, saturation and value is raised."""
+    """Higher brightness: the value (V of HSV) is raised."""
     value = image.max(-1, keepdims=True)
     raised = np.clip(value + (0.1, 0.2, 0.3, 0.4, 0.5)[severity - 1], 0, 1)
     # Hue and saturation are ratios to the value, so scaling all channels keeps them.
@@ -17,14 +17,14 @@ def brightness(image: np.ndarray, severity: int, draw: np.random.Generator) -> n
 
 
 def contrast(image: np.ndarray, severity: int, draw: np.random.Generator) -> np.ndarray:
-    """Each channel is drawn towards its mean."""
+    """Lower contrast: each channel is scaled towards its mean."""
     kept = (0.4, 0.3, 0.2, 0.1, 0.05)[severity - 1]
     mean = image.mean((0, 1), keepdims=True)
     return (image - mean) * np.float32(kept) + mean
 
 
 def pixelate(image: np.ndarray, severity: int, draw: np.random.Generator) -> np.ndarray:
-    """Made smaller by area, then as large as before with every pixel repeated."""
+    """Lower resolution: reduced by area averaging, then enlarged by repeating pixels."""
     share = (0.6, 0.5, 0.4, 0.3, 0.25)[severity - 1]
     picture = _picture(image)
     small = (max(1, int(picture.width * share)), max(1, int(picture.height * share)))
@@ -33,7 +33,7 @@ def pixelate(image: np.ndarray, severity: int, draw: np.random.Generator) -> np.
 
 
 def jpeg_compression(image: np.ndarray, severity: int, draw: np.random.Generator) -> np.ndarray:
-    """Written as JPEG of low quality and read again."""
+    """Saved as a JPEG of low quality and read again."""
     buffer = io.BytesIO()
     _picture(image).save(buffer, "JPEG", quality=(25, 18, 15, 10, 7)[severity - 1])
     return _floats(Image.open(buffer), image.shape)

@@ -1,4 +1,4 @@
-"""Noise of sensors and of transmission."""
+"""Sensor and transmission noise."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import numpy as np
 
 
 def gaussian_noise(image: np.ndarray, severity: int, draw: np.random.Generator) -> np.ndarray:
-    """Noise of low light: the same deviation everywhere."""
+    """Gaussian noise, as in low light: the same standard deviation everywhere."""
     std = (0.08, 0.12, 0.18, 0.26, 0.38)[severity - 1]
     return image + std * draw.standard_normal(image.shape, np.float32)
 
 
 def shot_noise(image: np.ndarray, severity: int, draw: np.random.Generator) -> np.ndarray:
-    """Noise of counted photons: the variance is proportional to the intensity."""
+    """Photon noise: the variance is proportional to the intensity."""
     photons = (60, 25, 12, 5, 3)[severity - 1]
     return (draw.poisson(image.astype(np.float64) * photons) / photons).astype(np.float32)
 

@@ -1,6 +1,6 @@
-"""Ways to see an image otherwise than it is, one per file; each fulfils ``PixelView``.
+"""Views that change each image, one per file; each implements ``PixelView``.
 
-A view of your own needs nothing here: any frozen dataclass with ``seed`` and ``see`` is one.
+Your own view needs no entry here: any frozen dataclass with ``seed`` and ``see`` is a view.
 """
 
 from retinoscope.data.views.corrupted import Corrupted

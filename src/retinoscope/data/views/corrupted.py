@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Corrupted:
-    """One type of corruption at one severity; labels stay."""
+    """One type of corruption at one severity; labels do not change."""
 
     type: Corruption = setting("gaussian_noise", "Type of the corruption.")
     severity: int = setting(3, "From 1, barely visible, to 5.", at_least=1, at_most=5)

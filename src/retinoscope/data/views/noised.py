@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Noised:
-    """White Gaussian noise is added to every channel of every pixel; labels stay."""
+    """White Gaussian noise added to every channel of every pixel; labels do not change."""
 
     std: float = setting(0.1, "Standard deviation of the noise; pixels are in [0, 1].", at_least=0)
     clip: bool = setting(True, "Keep pixels in [0, 1], as a camera would.")

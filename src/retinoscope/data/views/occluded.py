@@ -1,4 +1,4 @@
-"""Images of which some patches are hidden (Naseer et al., 2021, arXiv:2105.10497)."""
+"""Images with some patches hidden (Naseer et al., 2021, arXiv:2105.10497)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Occluded:
-    """A random share of the patches of a regular grid is painted over; labels stay."""
+    """Random patches of a regular grid are painted over; labels do not change."""
 
     share: float = setting(0.5, "Share of the patches that is hidden.", at_least=0, at_most=1)
     grid: int = setting(14, "Patches along each side.", at_least=1)
