@@ -1,1 +1,1 @@
-"""From a recipe to a trained model: what is drawn, how it learns, what is kept on the way."""
+"""Training: from a recipe to trained weights, with a log, snapshots and checkpoints."""

@@ -1,4 +1,4 @@
-"""Where a training stands, in files that are whole or noticed not to be; the last two are kept."""
+"""Checkpoints of a training, verified by a checksum; the last two are kept."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _NAME = re.compile(r"step-(\d+)\.safetensors")
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """All that a training is made of after some steps."""
+    """The complete state of a training after some steps."""
 
     step: int
     tensors: Mapping[str, Tensor]
@@ -35,7 +35,7 @@ class Checkpoint:
 
 
 def write_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
-    """Write it whole or not at all, then remove all but the last two."""
+    """Write a checkpoint atomically, then delete all but the last two."""
     tensors = {k: v.detach().cpu().clone().contiguous() for k, v in checkpoint.tensors.items()}
     head = {"schema": SCHEMA, "step": checkpoint.step, "plain": checkpoint.plain}
     head["sha256"] = _digest(tensors, head)
@@ -47,7 +47,7 @@ def write_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
 
 
 def last_checkpoint(folder: Path, say: Callable[[str], None]) -> Checkpoint | None:
-    """The newest that is whole; a damaged one is said, removed, and the one before is taken.
+    """The newest intact checkpoint; a damaged one is reported and deleted.
 
     Raises:
         RunFolderError: A file cannot be read, or was written by another version.
@@ -64,7 +64,7 @@ def last_checkpoint(folder: Path, say: Callable[[str], None]) -> Checkpoint | No
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
-    """The checkpoint in a file; every bit of it is checked."""
+    """The checkpoint in a file, verified by its checksum."""
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -95,7 +95,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
 
 
 def _taken_apart(content: bytes) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """The numbers and the tensors of a file: a length, a JSON header, the tensors' bytes."""
+    """The metadata and tensors of a file: a length, a JSON header, the tensors' bytes."""
     (length,) = struct.unpack("<Q", content[:8])
     header = json.loads(content[8 : 8 + length])
     return json.loads(header["__metadata__"][_ENTRY]), load(content)
@@ -106,6 +106,6 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _digest(tensors: Mapping[str, Tensor], head: Mapping[str, Any]) -> str:
-    """Of all that a checkpoint holds, the numbers beside the tensors included."""
+    """A hash of everything in a checkpoint, including the plain values."""
     text = json.dumps(head, sort_keys=True) + tensors_hash(tensors)
     return hashlib.sha256(text.encode()).hexdigest()

@@ -1,7 +1,7 @@
-"""How a network learned: the log of a training as curves over epochs.
+"""Learning curves: the log of a training over epochs.
 
-A training writes ``training.json`` (what was asked) and ``log.jsonl`` (a line per epoch). Both are
-read here without the model, so a report needs nothing but the two files.
+A training writes ``training.json`` (recipe and data) and ``log.jsonl`` (one line per epoch). Both
+are read here without the model, so a report needs only these two files.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from retinoscope.core.result import Result, answer, axes
 _COLUMNS = ("epoch", "step", "lr", "nll_train", "nll", "accuracy", "ece", "images")
 _ALWAYS, _COUNTS = ("epoch", "step"), ("epoch", "step", "images")
 _ELSEWHERE = {"model", "data", "batch", "weight_decay", "augmentation", "precision", "seed"}
-"""Settings of a recipe that have a line of their own in every protocol."""
+"""Settings of a recipe that have their own line in every protocol."""
 _AGAIN = "Go on with the training by the same command, or train into another folder."
 
 QUESTION = "How did it learn?"
@@ -35,10 +35,10 @@ READING = (
 
 @answer
 class LearningCurves(Result):
-    """``nll[s, e]`` on split s and the rest on the test split, each at ``epoch[e]``.
+    """``nll[s, e]`` on split s, other values on the test split; all at ``epoch[e]``.
 
-    A value that the log does not have is NaN: nothing is trained on before epoch 0 ends, and there
-    is no test where there are no images to test on.
+    Values that are missing in the log are NaN: the training NLL at epoch 0, and all test values if
+    there are no test images.
     """
 
     probe: ClassVar[str] = "training"
@@ -47,9 +47,9 @@ class LearningCurves(Result):
     splits: tuple[str, ...]
     """The rows of ``nll``."""
     planned: int
-    """Epochs in all, those of the warm-up included."""
+    """Number of epochs, including warm-up."""
     phases: tuple[tuple[float, str], ...]
-    """Epochs with which something ends, and what."""
+    """Epochs at which a phase ends, with a label."""
     epoch: np.ndarray = axes("epoch", figure=False)
     step: np.ndarray = axes("epoch", unit="optimiser steps", x="epoch", figure=False)
     nll: np.ndarray = axes(
@@ -71,9 +71,9 @@ class LearningCurves(Result):
 
 
 def read_curves(folder: Path | str) -> LearningCurves:
-    """The curves of a training, from the two files that it has written into ``folder``.
+    """The curves of a training, from the two files in ``folder``.
 
-    They may be those of a training that is not finished, or a copy beside a measured model.
+    The training may be unfinished, and the files may be copies stored with a measured model.
     """
     training, log = Path(folder) / MARK, Path(folder) / LOG
     plain, rows = _training(training), _rows(log)
@@ -102,7 +102,7 @@ def read_curves(folder: Path | str) -> LearningCurves:
 
 def _training(path: Path) -> dict[str, Any]:
     try:
-        # NaN has no place in what is passed on to a page as JSON.
+        # NaN is refused, because the values are written to a page as JSON.
         plain = json.loads(path.read_text("utf-8"), parse_constant=_refused)
         found = plain.get(KIND)
     except (OSError, ValueError, AttributeError) as error:
@@ -122,7 +122,7 @@ def _refused(name: str) -> float:
 
 
 def _rows(path: Path) -> list[dict[str, float]]:
-    """The rows of a log, of which there is at least one, in the order of their epochs."""
+    """The rows of a log, at least one, in the order of their epochs."""
     try:
         lines = path.read_text("utf-8").splitlines()
     except (OSError, ValueError) as error:
@@ -161,7 +161,7 @@ def _damaged(path: Path, place: int, why: str) -> UnreadableFile:
 
 
 def _protocol(plain: Mapping[str, Any], last: Mapping[str, float], planned: int) -> dict[str, Any]:
-    """What every result says of how it came about, and the recipe."""
+    """The protocol that every result has, and the recipe."""
     recipe, name, train = plain["recipe"], str(plain["name"]), plain["data"]["train"]
     test = plain["data"].get("test") or {}
     tested = 0 if math.isnan(last["images"]) else int(last["images"])
@@ -172,7 +172,7 @@ def _protocol(plain: Mapping[str, Any], last: Mapping[str, float], planned: int)
         "trained": last["epoch"] > 0,
         "data": str(plain["data"]["called"]),
         "split": str(train.get("split", "train")),
-        # Without the seed, which the split has in it: trainings that differ in it are compared.
+        # Without the seed, unlike the split's: trainings that differ in the seed are compared.
         "augmentation": dict(recipe["augmentation"]),
         "weight decay": recipe["weight_decay"],
         "precision": str(recipe["precision"]),

@@ -1,7 +1,7 @@
-"""Batches by the number of the step: order, augmentation and share depend on nothing else.
+"""Batches by step number: image order, augmentation and shares depend on nothing else.
 
-So a training that was stopped goes on with the very images it would have seen, for any number of
-workers and of processes.
+A resumed training therefore sees exactly the images that it would have seen without interruption,
+for any number of workers and processes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from retinoscope.data.source import UnreadableImage
 from retinoscope.train.images import LabelledImages
 
 _ORDER = 3
-"""Marks the random numbers of an epoch's order, beside those of images and their partners."""
+"""Random stream for the image order of an epoch; augmentation uses other streams."""
 
 
 class Portion(NamedTuple):
@@ -39,12 +39,12 @@ class Portion(NamedTuple):
 
 @dataclass(frozen=True)
 class Feed(Dataset[Portion]):
-    """Steps as items: the augmented images of one process, for each step of a training."""
+    """A Dataset with one item per step: the augmented images of one process."""
 
     images: LabelledImages
     augmentation: Augmentation
     per_epoch: int
-    """Steps of an epoch; where images could not be read, its first ones come twice."""
+    """Steps per epoch; if images could not be read, its first images are repeated to fill it."""
     batch: int
     """Images per step over all processes."""
     seed: int
@@ -68,7 +68,7 @@ class Feed(Dataset[Portion]):
         return Portion(torch.stack(views), labels, tuple(aside))
 
     def chosen(self, step: int) -> tuple[int, np.ndarray]:
-        """The epoch of a step, from 1 on, and this process's images in it."""
+        """The epoch of a step, counted from 1, and the indices of this process's images."""
         epoch, place = divmod(step, self.per_epoch)
         share = self.batch // self.world
         first = place * self.batch + self.rank * share
@@ -82,7 +82,7 @@ class Feed(Dataset[Portion]):
         )  # fmt: skip
 
     def portions(self, start: int, stop: int, workers: int, pinned: bool) -> Iterator[Portion]:
-        """The portions of these steps in their order; workers are some steps ahead."""
+        """The portions of these steps, in order; workers read some steps ahead."""
         loader = DataLoader(
             self,
             batch_size=None,
@@ -105,7 +105,7 @@ def plain_batches(
     size: int,
     say: Callable[[str], None],
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Images as they are, float32 (N, C, H, W) in [0, 1], and their labels, ``size`` at a time."""
+    """Batches of unaugmented images, float32 (N, C, H, W) in [0, 1], and their labels."""
     for start in range(0, len(indices), size):
         chosen = indices[start : start + size]
         if images.pixels is not None and images.split.channels == 3:

@@ -1,13 +1,13 @@
-"""A training folder: its recipe, its log, its snapshots, and where it stands.
+"""A training folder: recipe, log, snapshots and checkpoints.
 
 ::
 
-    training.json                     the recipe, the data, the steps: marks the folder
-    anatomy.json                      what the model is made of; written when all is done
-    log.jsonl                         a line per epoch; depends on the recipe alone
-    times.jsonl                       how long each took, on which machine
+    training.json                     recipe, data and number of steps; identifies the folder
+    anatomy.json                      the model's units; written at the end of the training
+    log.jsonl                         one line per epoch; depends only on the recipe
+    times.jsonl                       how long each epoch took, and on which machine
     snapshots/init.safetensors        before training; also warmup, epoch-0010, …, end
-    checkpoints/step-00001200.safetensors   the last two, until all is done
+    checkpoints/step-00001200.safetensors   the last two, until the end of the training
     report.html                       the learning curves
 """
 
@@ -28,7 +28,7 @@ _WORDS = ("balanced", "choice")
 
 
 class TrainingFolder:
-    """The files of a training; one process at a time has it."""
+    """The files of a training; only one process at a time can open the folder."""
 
     def __init__(self, path: Path | str, recipe: Mapping[str, Any]) -> None:
         self.path = Path(path)
@@ -43,7 +43,7 @@ class TrainingFolder:
         """Refuse the folder of another recipe."""
         if not (found := self.described()):
             return
-        # Settings that came later were then what they are by default.
+        # Settings that did not exist then have their defaults.
         before = Recipe.from_plain(found.get("recipe", {})).to_plain()
         if lines := differences(before, recipe):
             raise RunFolderError(
@@ -52,12 +52,15 @@ class TrainingFolder:
             )
 
     def described(self) -> dict[str, Any]:
-        """What the folder says about its training; empty for a new one."""
+        """The content of ``training.json``; empty for a new folder."""
         known = (self.path / MARK).is_file()
         return read_mark(self.path, MARK, KIND, SCHEMA) if known else {}
 
     def describe(self, facts: Mapping[str, Any]) -> list[str]:
-        """Write what the training is; refuses other data than before. Returns what has changed."""
+        """Write ``training.json``, or compare these facts with it; returns changed versions.
+
+        Raises an error if the data, the model or the teacher have changed.
+        """
         before = self.described()
         if not before:
             text = json.dumps({KIND: SCHEMA} | dict(facts), indent=1, ensure_ascii=False)
@@ -74,16 +77,16 @@ class TrainingFolder:
         return differences(before.get("versions", {}), facts["versions"])
 
     def write(self, name: str, content: str | bytes) -> None:
-        """Write a file of the folder, whole or not at all."""
+        """Write a file of the folder atomically."""
         with writing(self.path):
             write_atomically(self.path / name, content)
 
     def write_log(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Write the log anew: it is short, and a line is never half there."""
+        """Rewrite the whole log, which is short, so that no line is ever incomplete."""
         self.write(LOG, "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows))
 
     def rows(self) -> list[dict[str, Any]]:
-        """The log as it stands."""
+        """The rows of the log so far."""
         log = self.path / LOG
         try:
             return [json.loads(line) for line in log.read_text().splitlines()]
@@ -91,12 +94,12 @@ class TrainingFolder:
             return []
 
     def note_time(self, row: Mapping[str, Any]) -> None:
-        """Add how long an epoch took; nothing depends on it."""
+        """Record how long an epoch took; nothing depends on it."""
         with writing(self.path), (self.path / "times.jsonl").open("a") as file:
             file.write(json.dumps(row) + "\n")
 
     def snapshot(self, name: str) -> Path:
-        """Where the weights of that name lie."""
+        """The path of the snapshot of that name."""
         return self.path / "snapshots" / f"{name}.safetensors"
 
     @property
@@ -105,17 +108,17 @@ class TrainingFolder:
         return self.path / "checkpoints"
 
     def finished(self, steps: int) -> bool:
-        """Whether nothing is left to do."""
+        """Whether the training is complete."""
         rows = self.rows()
         return bool(rows) and rows[-1]["step"] == steps and self.snapshot("end").is_file()
 
     def close(self) -> None:
-        """Let other processes in."""
+        """Release the folder for other processes."""
         self._lock.close()
 
 
 def _compared(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Facts without those that only put others in words, which an older version had otherwise."""
+    """Facts without those that only describe others in words, which may differ between versions."""
     return {
         key: _compared(value) if isinstance(value, Mapping) else value
         for key, value in facts.items()

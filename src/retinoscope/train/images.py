@@ -1,4 +1,4 @@
-"""The images of a training: which of them, with which labels, in memory where they fit."""
+"""The images of a training: their selection and labels, in memory if they fit."""
 
 from __future__ import annotations
 
@@ -23,52 +23,52 @@ from retinoscope.data.subset import balanced_subset, class_fraction
 from retinoscope.train.recipe import Recipe
 
 _IN_MEMORY = 2 << 30
-"""Bytes of images that are read once and kept."""
+"""Largest number of bytes of images that are kept in memory."""
 _AT_ONCE = 512
 _EVERY = 5.0
-"""Seconds between two words about the reading."""
+"""Seconds between two messages about the progress of reading."""
 _SCORED = ("test", "val", "validation", "valid")
 
 
 @dataclass(frozen=True)
 class LabelledImages:
-    """Some images of a split, all of them with a label."""
+    """Some images of a split, all of them with labels."""
 
     split: ImageSplit
     labels: np.ndarray
     """int64 (N,)."""
     pixels: Tensor | None = field(default=None, repr=False)
-    """uint8 (N, H, W, 3), as prepared for the model; None where they are read when needed."""
+    """uint8 (N, H, W, 3), as prepared for the model; None if they are read when needed."""
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def place(self, index: int) -> int:
-        """Where an image lies in its source: the same for any choice that it is part of."""
+        """The index of an image in its source, which does not depend on the selection."""
         return int(self.split.places[index])
 
     def name(self, index: int) -> str:
-        """What to call an image in messages."""
+        """The name of an image for messages."""
         return self.split.source.name(self.place(index))
 
     def read(self, index: int) -> np.ndarray:
-        """An image, uint8 (H, W, 3): prepared where it is in memory, else as it is stored."""
+        """An image, uint8 (H, W, 3): prepared if it is in memory, otherwise as stored."""
         if self.pixels is not None:
             return self.pixels[index].numpy()
         return self.split.source.read(self.place(index))
 
     @property
     def preprocessing(self) -> Preprocessing:
-        """What is still to be done to an image that was read."""
+        """The preprocessing that an image still needs after :meth:`read`."""
         own = self.split.preprocessing
         return own if self.pixels is None else replace(own, crop_pct=1.0)
 
     def prepared(self, index: int) -> Tensor:
-        """An image as the model wants it, uint8 (C, H, W)."""
+        """An image prepared for the model, uint8 (C, H, W)."""
         return prepare(self.read(index), self.preprocessing, self.split.channels)
 
     def in_memory(self, say: Callable[[str], None]) -> LabelledImages:
-        """The same, read once; without the images that cannot be read, which are said."""
+        """The same images in memory, if they fit; unreadable ones are reported and left out."""
         height, width = self.split.preprocessing.size
         if len(self) * height * width * 3 > _IN_MEMORY:
             return self
@@ -91,18 +91,18 @@ class LabelledImages:
                 say(f"reading {self.split.name}: {start} of {len(self)}, {duration(left)} left")
         kept = np.setdiff1d(np.arange(len(self)), lost)
         whole = pixels if not lost else pixels[torch.from_numpy(kept)]
-        # Workers are other processes: what they share is not copied for each.
+        # Workers are other processes; shared memory is not copied for each of them.
         return replace(self.chosen(kept), pixels=whole.share_memory_())
 
     def chosen(self, indices: np.ndarray) -> LabelledImages:
-        """Some of them."""
+        """The images at these indices."""
         split = replace(self.split, places=self.split.places[indices])
         pixels = None if self.pixels is None else self.pixels[torch.from_numpy(indices)]
         return LabelledImages(split, self.labels[indices], pixels)
 
     @property
     def protocol(self) -> dict[str, Any]:
-        """What the reader of a figure needs to know."""
+        """A description of the images and their preprocessing, as plain values."""
         return dict(self.split.protocol)
 
 
@@ -112,13 +112,13 @@ def find_images(
     shape: tuple[int, int],
     root: str | None = None,
 ) -> tuple[LabelledImages, LabelledImages | None]:
-    """The images to train on, and those to score on; None where there are none.
+    """The images to train on and those to evaluate on, or None if there are none.
 
     Args:
-        recipe: Says which data and which share of them.
-        preprocessing: How the model wants its images.
-        shape: The model's number of channels and of answers.
-        root: Where data lie.
+        recipe: Determines the data and the share to use.
+        preprocessing: The preprocessing that the model expects.
+        shape: The model's number of channels and of outputs.
+        root: Folder to look for files in.
     """
     sources = load_data(recipe.data, root, preprocessing.size)
     if "train" not in sources:
@@ -128,7 +128,7 @@ def find_images(
         )
     fits = Fit(recipe.model, recipe.data, preprocessing, *shape)
     train = fits.labelled("train", sources["train"])
-    # The choice is the same for every seed of a recipe: seeds then differ in nothing but training.
+    # The selection does not depend on the recipe's seed, so that seeds differ only in training.
     train = train.chosen(class_fraction(train.labels, recipe.fraction))
     scored = next((name for name in _SCORED if name in sources), None)
     if recipe.holdout:
@@ -149,7 +149,7 @@ def find_images(
 
 @dataclass(frozen=True)
 class Fit:
-    """A model and data whose classes are its answers, one for one."""
+    """A model and data whose classes correspond to the model's outputs one to one."""
 
     model: str
     data: str
@@ -158,14 +158,14 @@ class Fit:
     outputs: int
 
     def labelled(self, name: str, source: Source) -> LabelledImages:
-        """All images of a split that have a label; refused where the classes do not fit."""
+        """All labelled images of a split; raises an error if the classes do not fit the model."""
         if source.labels is None or source.classes is None:
             raise WrongInput(
                 f"The images of {self.data!r} ({name}) have no labels to learn. A folder gives "
                 "them by its class folders, a table by its label column."
             )
         if (classes := len(source.classes)) != self.outputs:
-            # Other data may have other numbers of classes, so the way out is named, not taken.
+            # Other data may have another number of classes, so the fix is suggested, not applied.
             asked = Specification.parse(self.model)
             fitting = Specification(asked.name, {**asked.options, "num_classes": classes})
             way = f"Give it a head that fits: --model '{fitting}' (in Python Recipe(model=…))"
@@ -176,7 +176,7 @@ class Fit:
                 f"{way}"
             )
         known = np.flatnonzero(source.labels >= 0)
-        # What is made at the model's size has nothing to be cut off.
+        # Images generated at the model's size need no crop.
         made = hasattr(source, "read_many")
         whole = replace(self.preprocessing, crop_pct=1.0) if made else self.preprocessing
         split = ImageSplit(

@@ -1,4 +1,4 @@
-"""One optimiser step: mix, forward, backward, perhaps up the hill and backward again, step."""
+"""One optimiser step: mix, forward, backward (twice with SAM), update."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from retinoscope.train.schedule import Plan, Schedule
 from retinoscope.train.student import Student
 
 _DROPPED, _SCORED = 4, 5
-"""Mark the random numbers that a network draws, beside those of its images."""
+"""Random streams of a network in training and evaluation; its images use other streams."""
 _WAY_OUT = "Use a smaller model, smaller images or precision=bfloat16."
 
 
 class Learner:
-    """A network, its optimiser and its average; :meth:`learn` is one step."""
+    """A network, its optimiser and its moving average; :meth:`learn` does one step."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Learner:
 
     @property
     def best(self) -> Student:
-        """The network that is scored and kept: the average where there is one."""
+        """The network that is evaluated and saved: the moving average if there is one."""
         return self.student if self.average is None else self.average.module
 
     @property
@@ -72,7 +72,7 @@ class Learner:
         return float(self.optimiser.param_groups[0]["lr"])
 
     def learn(self, step: int, portion: Portion) -> Tensor:
-        """Do the step with this number, from 0 on; its loss, without waiting for the device."""
+        """Do a step, counted from 0; returns its loss without waiting for the device."""
         images, targets = self._batch(step, portion)
         loss = self._gradient(step, images, targets)
         if self.recipe.clip:
@@ -96,7 +96,7 @@ class Learner:
         return images.contiguous(memory_format=self._layout), targets
 
     def _gradient(self, step: int, images: Tensor, targets: Tensor) -> Tensor:
-        """Leave the gradient to step by in the parameters; in more parts if memory runs out."""
+        """Compute the gradient of the step, in more parts if memory runs out; returns the loss."""
 
         def work(parts: int) -> Tensor:
             loss = self._backward(step, images, targets, parts)
@@ -126,7 +126,7 @@ class Learner:
             ) from error
 
     def _backward(self, step: int, images: Tensor, targets: Tensor, parts: int) -> Tensor:
-        """Leave the gradient of the mean loss in the parameters; a step always draws the same."""
+        """Compute the gradient of the mean loss; the random numbers depend only on the step."""
         torch.manual_seed(self.seed(step))
         total = torch.zeros((), device=images.device, dtype=self._dtype)
         chunks = list(zip(images.chunk(parts), targets.chunk(parts), strict=True))
@@ -155,20 +155,20 @@ class Learner:
         )
 
     def seed(self, step: int, scoring: bool = False) -> int:
-        """Of what the network draws in a step, or when it is scored behind so many steps."""
+        """Random seed of the network in a step, or in the evaluation after that many steps."""
         stream = _SCORED if scoring else _DROPPED
         random = generator(self.recipe.seed, (self.team.rank << 40) + step, stream)
         return int(random.integers(2**63))
 
     @contextmanager
     def _synchronised(self, last: bool) -> Iterator[None]:
-        """Gradients are exchanged between processes once a step, with its last part."""
+        """Exchange gradients between processes only once per step, with its last part."""
         wait = isinstance(self._joined, DistributedDataParallel) and not last
         with self._joined.no_sync() if wait else nullcontext():  # type: ignore[operator]
             yield
 
     def finite(self) -> bool:
-        """Whether all weights are numbers."""
+        """Whether all weights are finite."""
         return all(bool(torch.isfinite(p).all()) for p in self.student.parameters())
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -182,7 +182,7 @@ class Learner:
         return named, {"optimiser": plain, "parts": self._parts.count}
 
     def restore(self, tensors: Mapping[str, Tensor], plain: Mapping[str, Any]) -> None:
-        """Put back what :meth:`state` gave."""
+        """Restore what :meth:`state` returned."""
 
         def under(name: str) -> dict[str, Tensor]:
             start = f"{name}."

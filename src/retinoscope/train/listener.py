@@ -1,4 +1,4 @@
-"""Who is told how a training goes: a table on the terminal, a tracker of experiments."""
+"""Listeners, which follow a training: a table on the terminal, an experiment tracker."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ from typing import Any, Protocol
 
 @dataclass(frozen=True)
 class Started:
-    """What is about to be done."""
+    """The training that begins or resumes."""
 
     name: str
-    """Of the recipe."""
+    """Name of the recipe."""
     model: str
     data: str
     folder: Path
     steps: int
-    """Optimiser steps in all."""
+    """Total number of optimiser steps."""
     per_epoch: int
     done: int
-    """Steps that an earlier process has done."""
+    """Steps that an earlier process has completed."""
     epochs: int
-    """With those of the warm-up."""
+    """Number of epochs, including warm-up."""
     images: int
-    """To train on, each once an epoch."""
+    """Number of training images."""
     recipe: Mapping[str, Any]
 
 
 class Listener(Protocol):
-    """Hears of every step and epoch, in the process that writes the log."""
+    """Is notified of every step and epoch, in the process that writes the log."""
 
     def begin(self, started: Started) -> None:
-        """It begins or goes on; the epochs that were there already follow."""
+        """The training begins or resumes; :meth:`epoch` is called next for earlier epochs."""
         ...
 
     def step(self, step: int) -> None:
-        """So many optimiser steps are done."""
+        """This many optimiser steps are done."""
         ...
 
     def epoch(self, row: Mapping[str, Any]) -> None:
@@ -45,9 +45,9 @@ class Listener(Protocol):
         ...
 
     def say(self, text: str) -> None:
-        """Something a person should know."""
+        """A message for the user."""
         ...
 
     def end(self) -> None:
-        """No more comes, be it for good or for an error."""
+        """The training has ended, normally or with an error."""
         ...

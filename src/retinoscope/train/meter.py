@@ -1,4 +1,4 @@
-"""What is counted while a training goes on: its loss, and the time."""
+"""The loss and the time of a training in progress."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from retinoscope.train.checkpoints import Checkpoint
 from retinoscope.train.processes import Processes
 
 _LOOKED = {"cpu": 1}
-"""Steps between two looks at the loss: a look makes other devices wait."""
+"""Steps between two reads of the loss, by device: other devices have to wait for a read."""
 _SHARE = 20
-"""A checkpoint is written no more often than takes this part of the time."""
+"""Writing checkpoints takes at most one part in this many of the time."""
 
 
 class Meter:
-    """The mean training loss of an epoch, from losses that are looked at now and then."""
+    """The mean training loss of an epoch, from losses that are read every few steps."""
 
     def __init__(self, team: Processes, checkpoint: Checkpoint | None) -> None:
         self._team = team
@@ -32,18 +32,18 @@ class Meter:
             held = checkpoint.plain["sums"]
             if len(held) == team.world:
                 self._sum, self._count = held[team.rank]
-            elif team.first:  # there were more or fewer processes then
+            elif team.first:  # the number of processes has changed
                 self._sum = math.fsum(part[0] for part in held)
                 self._count = sum(part[1] for part in held)
 
     def add(self, step: int, loss: Tensor, diverged: Callable[[int, float], Exception]) -> None:
-        """Remember the loss of a step, and look at all that wait once they are enough."""
+        """Store the loss of a step, and read all stored losses once there are enough."""
         self._waiting.append((step, loss))
         if len(self._waiting) >= self._every:
             self.look(diverged)
 
     def look(self, diverged: Callable[[int, float], Exception]) -> None:
-        """Add what is waiting; stops at the first loss that is no number."""
+        """Read all stored losses; raises an error at the first one that is not finite."""
         for step, loss in self._waiting:
             value = loss.item()
             if not math.isfinite(value):
@@ -52,21 +52,21 @@ class Meter:
         self._waiting.clear()
 
     def mean(self) -> float:
-        """Over all steps and processes since the last epoch."""
+        """The mean loss over all steps and processes since the last epoch."""
         sums = self._team.gathered(self.sums())
         return math.fsum(part[0] for part in sums) / sum(part[1] for part in sums)
 
     def sums(self) -> tuple[float, int]:
-        """This process's part of the mean, for a checkpoint."""
+        """The sum and the count of this process's losses, for a checkpoint."""
         return self._sum, self._count
 
     def forget(self) -> None:
-        """Begin the next epoch."""
+        """Reset the mean for the next epoch."""
         self._sum, self._count = 0.0, 0
 
 
 class Clock:
-    """When the next checkpoint is due, and how long an epoch took."""
+    """Measures when the next checkpoint is due and how long an epoch took."""
 
     def __init__(self, every: float) -> None:
         self._every, self._cost = every, 0.0
@@ -81,14 +81,14 @@ class Clock:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Around the writing of one, to know what it costs."""
+        """Measure the time that writing a checkpoint takes inside the block."""
         begun = time.monotonic()
         yield
         self._last = time.monotonic()
         self._cost = self._last - begun
 
     def lap(self) -> dict[str, Any]:
-        """How long it was since the last lap, and how long the processors worked for us."""
+        """Elapsed time and processor time since the last lap."""
         now, work = time.monotonic(), time.process_time()
         seconds, worked = now - self._lap, work - self._work
         self._lap, self._work = now, work

@@ -2,7 +2,7 @@
 
 Distillation is that of Touvron et al., "Training data-efficient image transformers & distillation
 through attention" (ICML 2021, arXiv:2012.12877), equations 2 and 3. Their code divides the soft
-term by the number of classes as well; here it is the mean over images, as the equation says.
+term by the number of classes as well; here it is the mean over images, as in the equation.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ def distilled(
     """The loss with a teacher.
 
     Args:
-        logits: The student's answer (N, K) that is compared with the targets.
-        from_teacher: The answer that is compared with the teacher's; the same for a network without
-            a distillation token.
+        logits: The student's logits (N, K) to compare with the targets.
+        from_teacher: The student's logits (N, K) to compare with the teacher's; the same as
+            ``logits`` for a network without a distillation token.
         targets: Labels (N,) or soft targets (N, K).
         taught: The teacher's logits (N, K).
-        kind: Learn the teacher's first choice, or its whole softened answer.
-        share: Of the loss that is the teacher's.
-        temperature: By which both answers are softened.
+        kind: Learn the teacher's top class, or its softened probabilities.
+        share: Weight of the distillation loss, from 0 to 1.
+        temperature: Temperature that softens both predictions.
     """
     own = objective(logits, targets)
     if kind == "hard":

@@ -20,7 +20,7 @@ _FUSED = ("cpu", "cuda", "mps")
 
 
 def make_optimiser(model: nn.Module, recipe: Recipe) -> Optimizer:
-    """Timm's optimiser of that name; decay on all parameters, or on matrices and kernels alone."""
+    """The timm optimiser of a recipe; weight decay on all parameters or on matrices and kernels."""
     known = [str(name) for name in timm.optim.list_optimizers()]
     if recipe.optimiser not in known:
         raise WrongSetting(
@@ -30,9 +30,9 @@ def make_optimiser(model: nn.Module, recipe: Recipe) -> Optimizer:
     device = next(model.parameters()).device.type
     kind = timm.optim.get_optimizer_class(recipe.optimiser, bind_defaults=False)
     fused = device in _FUSED and "fused" in inspect.signature(kind).parameters
-    # One kernel for all parameters: small networks have many small ones.
+    # One kernel updates all parameters: small networks have many small ones.
     more: dict[str, Any] = {"fused": True} if fused else {}
-    # Given a network, timm would spare what the network names, whatever it is asked.
+    # Given the network, timm would exempt some parameters from weight decay in any case.
     everything = [p for p in model.parameters() if p.requires_grad]
     try:
         made = timm.optim.create_optimizer_v2(
@@ -52,7 +52,7 @@ def make_optimiser(model: nn.Module, recipe: Recipe) -> Optimizer:
 
 
 def _check_plain(optimiser: Optimizer, name: str) -> None:
-    """A training must be able to keep all that the optimiser has in a file."""
+    """Refuse an optimiser whose state cannot be saved to a file."""
     try:
         json.dumps(optimiser_state(optimiser)[1])
     except TypeError as error:
@@ -63,7 +63,7 @@ def _check_plain(optimiser: Optimizer, name: str) -> None:
 
 
 def optimiser_state(optimiser: Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Its tensors by name, of parameters and of groups, and its plain values."""
+    """The tensors of an optimiser by name, for parameters and groups, and its plain values."""
     found = optimiser.state_dict()
     tensors: dict[str, Tensor] = {}
     plain: dict[str, dict[str, Any]] = {}
@@ -82,11 +82,11 @@ def optimiser_state(optimiser: Optimizer) -> tuple[dict[str, Tensor], dict[str, 
 def restore_optimiser(
     optimiser: Optimizer, tensors: Mapping[str, Tensor], plain: Mapping[str, Mapping[str, Any]]
 ) -> None:
-    """Put back what :func:`optimiser_state` gave."""
+    """Restore what :func:`optimiser_state` returned."""
     held: dict[str, dict[str, Any]] = {name: dict(values) for name, values in plain.items()}
     for key, value in tensors.items():
         name, _, inner = key.rpartition(".")
-        # What an optimiser keeps must not share memory with what was read from a file.
+        # The optimiser's state must not share memory with tensors that were read from a file.
         held[name][inner] = value.clone()
     state = {int(name[6:]): values for name, values in held.items() if name.startswith("state.")}
     groups = [held[name] for name in held if name.startswith("group.")]
@@ -97,7 +97,7 @@ def restore_optimiser(
 
 
 def _lay_out(state: dict[str, Any], parameter: Tensor) -> None:
-    """Bring a parameter's state into its layout: fused kernels pair memory, not indices."""
+    """Give a parameter's state the parameter's memory layout, which fused kernels assume."""
     for key, value in state.items():
         if isinstance(value, Tensor) and value.shape == parameter.shape:
             state[key] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)

@@ -1,4 +1,4 @@
-"""One process or many: who is who, and how they add up. torchrun starts them; DDP joins them."""
+"""One or several training processes: torchrun starts them, DDP averages their gradients."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from retinoscope.core.errors import RetinoscopeError, WrongInput, first_line
 from retinoscope.models.device import find_device
 
 _PATIENCE = timedelta(minutes=30)
-"""How long processes wait for each other: rank 0 may be reading images meanwhile."""
+"""How long processes wait for each other; rank 0 may be reading images meanwhile."""
 
 
 class LostProcess(RetinoscopeError):
@@ -28,7 +28,7 @@ class LostProcess(RetinoscopeError):
 
 @dataclass(frozen=True)
 class Processes:
-    """Which of how many this one is."""
+    """The rank of this process, the number of processes, and the device."""
 
     rank: int = 0
     world: int = 1
@@ -36,11 +36,11 @@ class Processes:
 
     @property
     def first(self) -> bool:
-        """Whether this one writes files and speaks."""
+        """Whether this process writes files and messages."""
         return self.rank == 0
 
     def check_share(self, batch: int) -> None:
-        """Refuse a batch of which not every process gets the same part."""
+        """Refuse a batch that cannot be divided evenly between the processes."""
         if batch % self.world:
             raise WrongInput(
                 f"A batch of {batch} cannot be shared by {self.world} processes. Use a batch that "
@@ -56,7 +56,7 @@ class Processes:
         return moved.cpu()
 
     def told(self, value: Any) -> Any:
-        """What the first process has; the others' own is ignored."""
+        """The value of the first process; the values of the others are ignored."""
         if self.world == 1:
             return value
         held = [value]
@@ -64,7 +64,7 @@ class Processes:
         return held[0]
 
     def gathered(self, value: Any) -> list[Any]:
-        """What each process has, in their order."""
+        """The values of all processes, by rank."""
         if self.world == 1:
             return [value]
         held: list[Any] = [None] * self.world
@@ -72,13 +72,13 @@ class Processes:
         return held
 
     def share_buffers(self, model: nn.Module) -> None:
-        """Give all processes the first one's statistics of batch norms."""
+        """Copy the first process's buffers, such as batch norm statistics, to all processes."""
         if self.world > 1:
             for buffer in model.buffers():
                 dist.broadcast(buffer, src=0)
 
     def joined(self, model: nn.Module) -> nn.Module:
-        """The model with gradients that are averaged over all processes."""
+        """The model with gradients averaged over all processes."""
         if self.world == 1:
             return model
         ids = [self.device] if self.device.type == "cuda" else None
@@ -87,7 +87,7 @@ class Processes:
 
 @contextmanager
 def processes(device: str | None) -> Iterator[Processes]:
-    """The processes that torchrun has started; this one alone if it has not."""
+    """The processes that torchrun has started; without torchrun, this one alone."""
     world = int(os.environ.get("WORLD_SIZE", "1"))
     if world == 1:
         yield Processes(device=find_device(device))
@@ -127,7 +127,7 @@ def _place(device: str | None, local: int) -> torch.device:
 
 @contextmanager
 def _ended_by_torchrun(rank: int, world: int) -> Iterator[None]:
-    """Within, being told to end is an error that says why: torchrun does so when one has died."""
+    """Turn SIGTERM into an error inside the block: torchrun sends it when a process has died."""
 
     def end(number: int, frame: object) -> None:
         raise _lost(rank, world, "torchrun ends all of them.")

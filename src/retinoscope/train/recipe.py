@@ -1,4 +1,4 @@
-"""How to train: everything that decides which weights come out, as plain values."""
+"""Recipes: all settings that determine the trained weights, as plain values."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from retinoscope.data.augment import Augmentation
 
 @dataclass(frozen=True)
 class Recipe:
-    """A training in full; the same recipe on the same machine gives the same weights."""
+    """All settings of a training; the same recipe on the same machine gives the same weights."""
 
     model: str = setting(
         "micro_resnet",
@@ -147,19 +147,19 @@ class Recipe:
         )  # fmt: skip
 
     def to_plain(self) -> dict[str, Any]:
-        """As plain values, for files and trackers."""
+        """The settings as plain values, for files and trackers."""
         plain = asdict(self) | {"augmentation": self.augmentation.to_plain()}
         return {key: list(v) if isinstance(v, tuple) else v for key, v in plain.items()}
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> Recipe:
-        """What :meth:`to_plain` wrote; what it did not know yet is as by default."""
+        """The recipe that :meth:`to_plain` wrote; missing settings get their defaults."""
         images = make(Augmentation, plain.get("augmentation", {}), "augmentation")
         return make(cls, dict(plain) | {"augmentation": images}, "recipe")
 
 
 def recorded_recipe(folder: Path) -> Recipe | None:
-    """The recipe of a training by its folder; None where it cannot be read."""
+    """The recipe of a training folder; None if it cannot be read."""
     try:
         plain = json.loads((folder / MARK).read_text("utf-8"))["recipe"]
         return Recipe.from_plain(plain)
@@ -168,7 +168,7 @@ def recorded_recipe(folder: Path) -> Recipe | None:
 
 
 def changed(recipe: Recipe, settings: Mapping[str, Any], called: str = "recipe") -> Recipe:
-    """The recipe with other settings, those of its augmentation included; every name is checked.
+    """The recipe with changed settings, including those of its augmentation; names are checked.
 
     Example:
         >>> other = changed(Recipe(), {"lr": 0.1, "mixup": 0.8})
@@ -193,7 +193,7 @@ def changed(recipe: Recipe, settings: Mapping[str, Any], called: str = "recipe")
 
 
 def differences(before: Mapping[str, Any], after: Mapping[str, Any], within: str = "") -> list[str]:
-    """In which plain values two recipes differ, a line each.
+    """The plain values in which two recipes differ, one line each.
 
     Example:
         >>> differences({"lr": 0.1, "batch": 96}, {"lr": 0.2, "batch": 96})

@@ -1,8 +1,8 @@
-"""Sharpness-aware minimisation: step by the gradient of the worst place nearby.
+"""Sharpness-aware minimisation: update by the gradient at the worst point nearby.
 
 Foret et al., "Sharpness-Aware Minimization for Efficiently Improving Generalization" (ICLR 2021,
-arXiv:2010.01412), with the first-order worst place of its equation 2: up the gradient, as far as
-the radius.
+arXiv:2010.01412), with the first-order approximation of its equation 2: the worst point is up the
+gradient, at the distance of the radius.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 @contextmanager
 def climbed(parameters: Iterable[Tensor], radius: float) -> Iterator[None]:
-    """Within, the parameters lie ``radius`` up their gradients; behind, where they were.
+    """Move the parameters ``radius`` up their gradient; restore them after the block.
 
-    The gradients are cleared on the way in, so that those of the worst place are what remains.
+    The gradients are cleared on entry, so that only those at the worst point remain.
     """
     moved = [p for p in parameters if p.grad is not None]
     gradients = [p.grad for p in moved if p.grad is not None]
     norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
     before = [p.detach().clone() for p in moved]
-    # Where the gradient is zero there is no way up.
+    # A zero gradient has no direction to move in.
     scale = torch.where(norm > 0, radius / norm, torch.zeros_like(norm))
     with torch.no_grad():
         for parameter, gradient in zip(moved, gradients, strict=True):
@@ -35,14 +35,14 @@ def climbed(parameters: Iterable[Tensor], radius: float) -> Iterator[None]:
         yield
     finally:
         with torch.no_grad():
-            # Copied back, not moved back: the sum need not be undone to the last bit.
+            # Copied, because subtracting the step would not restore every bit.
             for parameter, old in zip(moved, before, strict=True):
                 parameter.copy_(old)
 
 
 @contextmanager
 def unrecorded(model: nn.Module) -> Iterator[None]:
-    """Within, batch norms use their batch but keep their running statistics as they are."""
+    """Inside the block, batch norms use batch statistics but keep their running statistics."""
     norms = [m for m in model.modules() if isinstance(m, _BatchNorm) and m.track_running_stats]
     kept = [(m, m.running_mean, m.running_var, m.num_batches_tracked) for m in norms]
     for module, mean, variance, batches in kept:

@@ -1,7 +1,7 @@
-"""The learning rate of every step: a linear warm-up, then a cosine, stairs or a constant.
+"""The learning rate of every step: a linear warm-up, then a cosine, steps or a constant.
 
-Both are timm's schedulers, counted in optimiser steps. The rate depends on the number of the step
-alone, so nothing about it has to be kept for resuming.
+The schedulers are timm's, counted in optimiser steps. The rate depends only on the step number, so
+no state has to be saved for resuming.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from retinoscope.train.recipe import Recipe
 
 @dataclass(frozen=True)
 class Plan:
-    """How many steps there are."""
+    """Numbers of optimiser steps."""
 
     per_epoch: int
     warmup: int
-    """Steps of the warm-up."""
+    """Steps of warm-up."""
     total: int
 
     @classmethod
     def of(cls, recipe: Recipe, images: int) -> Plan:
-        """For so many training images; those that do not fill the last batch wait for the next."""
+        """The plan for that many training images; an incomplete last batch is dropped."""
         each = images // recipe.batch
         return cls(each, recipe.warmup * each, (recipe.warmup + recipe.epochs) * each)
 
@@ -41,20 +41,20 @@ class Schedule:
                 optimiser, t_initial=plan.total - plan.warmup, lr_min=recipe.lr_end, **warmup
             )
         else:
-            # timm goes down one count early.
+            # timm lowers the rate one step early.
             stairs = recipe.milestones if recipe.schedule == "steps" else ()
             self._scheduler = MultiStepLRScheduler(
                 optimiser, [n * plan.per_epoch + 1 for n in stairs], recipe.factor, **warmup
             )
 
     def set(self, step: int) -> None:
-        """Set the rate of the step with this number, from 0 on."""
+        """Set the learning rate of a step, counted from 0."""
         self._scheduler.step_update(self.time(step))
 
     def time(self, step: int) -> int:
-        """Where a step stands on the scheduler's axis.
+        """The scheduler's time of a step.
 
-        The warm-up ends with the full rate at its last step, unless it is to begin with none.
+        The last step of warm-up has the full rate, unless the first one is to have none.
         """
         if step < self._plan.warmup:
             return step if self._recipe.idle_start else step + 1

@@ -1,4 +1,4 @@
-"""How well a network does: accuracy, NLL and calibration, from sums that add up over processes."""
+"""Accuracy, NLL and calibration of a network, from sums that can be added over processes."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def score(
 ) -> dict[str, float | int]:
     """Accuracy, NLL and ECE of a model that takes pixels, in eval mode and in full precision.
 
-    Every process scores its share; all of them get the same answer.
+    Every process evaluates its share of the images; all of them return the same values.
     """
     like = next(model.parameters())
     was_training = model.training
     model.eval()
     share = range(processes.rank, len(images), processes.world)
-    # Double sums: accumulated in one order on one process, in another on several.
+    # float64, because the order of summation depends on the number of processes.
     plain = torch.zeros(3, dtype=torch.float64)
     bins = torch.zeros(3, 15, dtype=torch.float64)
     with torch.inference_mode():
@@ -47,7 +47,7 @@ def score(
 
 
 def summarised(plain: Tensor, bins: Tensor) -> dict[str, float | int]:
-    """From sums (images, correct, loss) and those of the bins to the numbers of a row."""
+    """The scores of a log row, from the sums (images, correct, loss) and those of the bins."""
     images, correct, lost = plain.tolist()
     return {
         "accuracy": correct / images,

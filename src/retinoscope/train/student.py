@@ -1,4 +1,4 @@
-"""The network that learns: built by its name, behind its normalisation, with branches that drop."""
+"""The network to train: built by name, after its normalisation, with stochastic depth."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from retinoscope.models.normalise import Normalise
 from retinoscope.train.recipe import Recipe
 
 _RATE = {"torchvision": "stochastic_depth_prob"}
-"""What a source calls the rate of stochastic depth, where it is not drop_path_rate."""
+"""Name of the stochastic depth rate by source, if it is not drop_path_rate."""
 _AT_LEAST = 0.75
-"""Rates rise with depth up to the one asked for; some networks of torchvision stop before it."""
+"""Rates rise with depth up to the requested one; some torchvision networks do not reach it."""
 
 
 class Student(nn.Module):
-    """Images in [0, 1] to logits; to two of them where a distillation token has its own."""
+    """Maps images in [0, 1] to logits, or to two of them if a distillation token has its own."""
 
     def __init__(self, loaded: LoadedModel, distilled: bool = False) -> None:
         super().__init__()
@@ -31,19 +31,19 @@ class Student(nn.Module):
         self.normalise = Normalise(preprocessing.mean, preprocessing.std, loaded.image[0])
         self.backbone = loaded.model
         self.image = (loaded.image[0], *preprocessing.size)
-        # timm's networks with a distillation token give both answers only when asked to.
+        # timm's networks with a distillation token return both outputs only on request.
         switch = getattr(loaded.model, "set_distilled_training", None)
         self.pairs = distilled and callable(switch)
         if self.pairs and switch is not None:
             switch(True)
 
     def no_weight_decay(self) -> set[str]:
-        """What the network itself wants spared where norms and biases are: embeddings, mostly."""
+        """Parameters that the network itself exempts from weight decay, mostly embeddings."""
         own = getattr(self.backbone, "no_weight_decay", set)
         return {f"backbone.{name}" for name in own()}
 
     def forward(self, images: Tensor) -> Tensor | tuple[Tensor, Tensor]:
-        """The logits (N, K), or a pair of them while a network with two answers learns."""
+        """The logits (N, K), or two of them for a network with two outputs in training mode."""
         answer = self.backbone(self.normalise(images))
         if self.pairs and self.training:
             return answer
@@ -51,10 +51,10 @@ class Student(nn.Module):
 
 
 def load_student(recipe: Recipe) -> tuple[LoadedModel, Construction]:
-    """The network of a recipe with its first weights, and how it is built.
+    """The network of a recipe with its initial weights, and how it is built.
 
     Raises:
-        WrongSetting: Its branches do not drop at the rate that the recipe says.
+        WrongSetting: Its stochastic depth, image size or weights differ from the recipe's.
     """
     if _names_weights(recipe):
         raise WrongSetting(
@@ -88,7 +88,7 @@ def load_student(recipe: Recipe) -> tuple[LoadedModel, Construction]:
 
 
 def draws(model: nn.Module) -> bool:
-    """Whether anything in a network is random while it learns: dropout, or branches that drop."""
+    """Whether a network is random in training mode, by dropout or stochastic depth."""
     dropouts = (nn.modules.dropout._DropoutNd, MonteCarloDropout)
     return bool(largest_rate(model)) or any(
         isinstance(module, dropouts) and module.p > 0 for module in model.modules()
@@ -96,9 +96,9 @@ def draws(model: nn.Module) -> bool:
 
 
 def largest_rate(model: nn.Module) -> float:
-    """The highest rate at which a branch is left out; 0 where none is.
+    """The highest rate of stochastic depth in a network; 0 if there is none.
 
-    By the names that timm and transformers (``drop_prob``) and torchvision have for it.
+    It is read from ``drop_prob`` as in timm and transformers, or from torchvision's modules.
     """
     rates = [0.0]
     for module in model.modules():
@@ -110,21 +110,21 @@ def largest_rate(model: nn.Module) -> float:
 
 
 def _names_weights(recipe: Recipe) -> bool:
-    """Whether a tag of timm's stands behind the name, and nobody asks for its weights."""
+    """Whether the name has a tag of timm's, but its weights are not requested."""
     name = Specification.parse(recipe.model).name
     elsewhere = ":" in name or name.endswith((".safetensors", ".py"))
     return "." in name and not (elsewhere or recipe.pretrained or recipe.weights)
 
 
 def _load(recipe: Recipe) -> tuple[str, LoadedModel]:
-    """The model, built with the recipe's rate if it takes one, and the name that says so."""
+    """The model, built with the recipe's stochastic depth if possible, and its full name."""
     asked = Specification.parse(recipe.model)
     rate = _RATE.get(asked.name.partition(":")[0], "drop_path_rate")
     told = str(Specification(asked.name, {**asked.options, rate: recipe.drop_path}))
     fixed = asked.name.endswith(".safetensors") or rate in asked.options
     if not recipe.drop_path or fixed:
         loaded = _loaded(recipe.model, recipe)
-        # Some models drop branches unless they are told not to.
+        # Some models have stochastic depth by default.
         if fixed or not largest_rate(loaded.model):
             return recipe.model, loaded
     try:
@@ -149,7 +149,7 @@ def _loaded(name: str, recipe: Recipe) -> LoadedModel:
 
 
 def shape_of(student: Student) -> tuple[int, int]:
-    """How many channels the network takes, and how many answers it has."""
+    """The number of channels and of outputs of the network."""
     like = next(student.parameters())
     was_training = student.training
     student.eval()

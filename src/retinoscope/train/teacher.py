@@ -15,7 +15,7 @@ from retinoscope.train.student import Student
 def load_teacher(
     recipe: Recipe, image: tuple[int, int, int], outputs: int, team: Processes
 ) -> tuple[nn.Module | None, str | None]:
-    """The teacher of a recipe, from images in [0, 1] to logits, and its weights; None without."""
+    """The teacher, from images in [0, 1] to logits, and the name of its weights; or None, None."""
     if recipe.distillation == "none":
         return None, None
     loaded = load_model(recipe.teacher, size=image[1:])
@@ -25,7 +25,7 @@ def load_teacher(
     try:
         with torch.no_grad():
             answers = teacher(example).shape[-1]
-    except Exception as error:  # another size or number of channels fails anywhere inside
+    except Exception as error:  # a wrong size or number of channels can fail anywhere
         raise WrongInput(
             f"The teacher {recipe.teacher} does not take the images of {recipe.model}, "
             f"{'×'.join(map(str, image))}: {first_line(error)} Name one that does."

@@ -1,7 +1,8 @@
-"""Trackers of experiments that hear how a training goes: TensorBoard, Weights & Biases, MLflow.
+"""Experiment trackers that follow a training: TensorBoard, Weights & Biases, MLflow.
 
-Each writes into the training's folder, unless the user's environment names another place. A resumed
-training goes on in the same run, without a row twice. No failing tracker ends a training.
+Each writes into the training folder, unless the user's environment names another location. A
+resumed training continues the same run, without duplicate rows. A failing tracker does not stop a
+training.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from retinoscope.core.errors import RetinoscopeError, did_you_mean, first_line
 from retinoscope.core.files import write_atomically
 from retinoscope.train.listener import Listener, Started
 
-# Failures in a row after which a tracker is left alone: each may have waited for a network.
+# Consecutive failures after which a tracker is disabled: each may have waited for a network.
 _PATIENCE = 3
 
 
@@ -37,20 +38,20 @@ class TrackerMissing(RetinoscopeError, ImportError):
 
 @dataclass(frozen=True)
 class Kept:
-    """What is known of a tracker's run from one process to the next."""
+    """What is saved about a tracker's run from one process to the next."""
 
     run: str = ""
     store: str = ""
     step: int = -1
-    """Of the last row that it holds."""
+    """Step of the last row in the run."""
 
 
 class Book(Protocol):
-    """Where a tracker writes: one run of one training, which ``open`` begins or goes on with."""
+    """The run of a training in a tracker; ``open`` creates or resumes it."""
 
     module: str
     entry: str
-    """What the module must have to be the one that is meant."""
+    """A name that the module must define to be the right one."""
     folder: str
 
     def open(self, package: Any, started: Started, kept: Kept) -> Kept: ...  # noqa: D102
@@ -64,7 +65,7 @@ class TensorBoard:
     module, entry, folder = "torch.utils.tensorboard", "SummaryWriter", "tensorboard"
 
     def open(self, package: Any, started: Started, kept: Kept) -> Kept:
-        """Hide rows of steps that will be done again; write the recipe as a table at first."""
+        """Hide rows of steps that will be repeated; write the recipe as a table at the start."""
         held = min(kept.step, started.done)
         self._writer = package.SummaryWriter(
             log_dir=str(started.folder / self.folder), purge_step=held + 1 if held >= 0 else None
@@ -76,7 +77,7 @@ class TensorBoard:
         return replace(kept, step=held)
 
     def write(self, numbers: Mapping[str, float], step: int) -> None:
-        """A scalar each, on disk at once."""
+        """Write one scalar per number, and flush it to disk."""
         for name, value in numbers.items():
             self._writer.add_scalar(name, value, global_step=step)
         self._writer.flush()
@@ -89,14 +90,14 @@ class TensorBoard:
 class WeightsAndBiases:
     """A run of Weights & Biases, by default offline in ``DIR/wandb``: ``wandb sync`` uploads it.
 
-    With ``WANDB_MODE=online`` or a ``WANDB_API_KEY`` in the environment it goes to the server.
-    ``WANDB_DIR``, ``WANDB_PROJECT``, ``WANDB_NAME`` and ``WANDB_RUN_ID`` are obeyed too.
+    With ``WANDB_MODE=online`` or a ``WANDB_API_KEY`` in the environment it is sent to the server.
+    ``WANDB_DIR``, ``WANDB_PROJECT``, ``WANDB_NAME`` and ``WANDB_RUN_ID`` are respected too.
     """
 
     module, entry, folder = "wandb", "init", "wandb"
 
     def open(self, package: Any, started: Started, kept: Kept) -> Kept:
-        """Begin or resume the run of the kept id."""
+        """Create a run, or resume the one with the saved id."""
         theirs, folder = os.environ, started.folder
         label = re.sub(r"[^A-Za-z0-9_.-]+", "-", folder.name)[:40]
         run = theirs.get("WANDB_RUN_ID") or kept.run or f"{label}-{uuid4().hex[:8]}"
@@ -108,40 +109,40 @@ class WeightsAndBiases:
         }
         if mode not in ("offline", "dryrun", "disabled"):
             options |= {"resume": "allow", "allow_val_change": True}
-        # What the terminal shows is drawn over and over; it makes no sense in a file.
+        # The terminal output is redrawn all the time, which makes no sense in a file.
         self._run = package.init(
             id=run, config=flattened(started.recipe), settings={"console": "off"}, **options
         )
-        # An offline run cannot go on: it is a new file that takes the place of the one before when
-        # both are uploaded. So it gets all rows again.
+        # An offline run cannot be resumed: the new file replaces the one before when both are
+        # uploaded, so it gets all rows again.
         held = self._run.starting_step - 1 if self._run.resumed else -1
         return replace(kept, run=run, step=held)
 
     def write(self, numbers: Mapping[str, float], step: int) -> None:
-        """A step of its history, to be seen at once instead of with the next."""
+        """Log a step that is visible immediately instead of with the next one."""
         self._run.log(dict(numbers), step=step, commit=True)
 
     def close(self, finished: bool) -> None:
-        """Wait until all is written or uploaded."""
+        """Wait until everything is written or uploaded."""
         self._run.finish()
 
 
 class MLflow:
-    """A run of MLflow, by default in ``DIR/mlruns/mlflow.db``; ``MLFLOW_TRACKING_URI`` is obeyed.
+    """A run of MLflow, by default in ``DIR/mlruns/mlflow.db``; ``MLFLOW_TRACKING_URI`` overrides.
 
     See it with ``mlflow ui --backend-store-uri sqlite:///DIR/mlruns/mlflow.db``: new versions of
-    MLflow refuse stores of plain files. ``MLFLOW_EXPERIMENT_NAME`` is obeyed too.
+    MLflow refuse stores of plain files. ``MLFLOW_EXPERIMENT_NAME`` is respected too.
     """
 
     module, entry, folder = "mlflow", "MlflowClient", "mlruns"
 
     def open(self, package: Any, started: Started, kept: Kept) -> Kept:
-        """Begin a run with the recipe as its parameters, or go on with the kept one."""
+        """Create a run with the recipe as its parameters, or resume the saved one."""
         theirs = os.environ.get("MLFLOW_TRACKING_URI", "")
         room = (started.folder / self.folder).absolute()
         room.mkdir(parents=True, exist_ok=True)
         address = theirs or f"sqlite:///{(room / 'mlflow.db').as_posix()}"
-        # A client of its own: the user's active run and address stay what they are.
+        # A separate client, so that the user's active run and tracking URI do not change.
         self._client = package.MlflowClient(tracking_uri=address)
         store = re.sub("//[^/@]*@", "//", theirs)  # without a password
         if kept.run and kept.store == store:
@@ -164,13 +165,13 @@ class MLflow:
         return found.experiment_id
 
     def write(self, numbers: Mapping[str, float], step: int) -> None:
-        """A metric each, in one request."""
+        """Write one metric per number, in one request."""
         metric, now = import_module("mlflow.entities").Metric, int(1000 * time.time())
         metrics = [metric(name, float(value), now, step) for name, value in numbers.items()]
         self._client.log_batch(self._run, metrics=metrics)
 
     def close(self, finished: bool) -> None:
-        """Say how it ended."""
+        """Set the final status of the run."""
         self._client.set_terminated(self._run, status="FINISHED" if finished else "KILLED")
 
 
@@ -182,7 +183,7 @@ TRACKERS: dict[str, type[Book]] = {
 
 
 class Tracker:
-    """A listener that writes each row into a book once; what fails waits for the next epoch."""
+    """A listener that writes each row to a book once; failed rows are retried next epoch."""
 
     def __init__(self, name: str, package: Any, tell: Callable[[str], None]) -> None:
         self._name, self._package, self._tell = name, package, tell
@@ -198,19 +199,19 @@ class Tracker:
         self._try(self._write)
 
     def step(self, step: int) -> None:
-        """Remember how far it is."""
+        """Remember the number of steps done."""
         self._done = step
 
     def epoch(self, row: Mapping[str, Any]) -> None:
-        """Write the row, and those that wait."""
+        """Write the row, and those that failed before."""
         self._waiting.append(row)
         self._try(self._write)
 
     def say(self, text: str) -> None:
-        """Nothing: trackers hold numbers."""
+        """Ignore messages: trackers hold numbers."""
 
     def end(self) -> None:
-        """Write what waits, and close the book."""
+        """Write rows that failed before, and close the book."""
         if self._started is None:
             return
         self._try(self._write)
@@ -225,7 +226,7 @@ class Tracker:
         try:
             action()
             self._failures = 0
-        except Exception as error:  # whatever a tracker may raise
+        except Exception as error:  # a tracker may raise anything
             self._failures += 1
             if not self._told:
                 self._tell(
@@ -251,7 +252,7 @@ class Tracker:
 
 
 def get_tracker(name: str, tell: Callable[[str], None] | None = None) -> Listener:
-    """The tracker of that name; ``tell`` hears, once, that it fails, instead of a warning."""
+    """The tracker of that name; its first failure is passed to ``tell`` or becomes a warning."""
     if (book := TRACKERS.get(name)) is None:
         raise UnknownTracker(
             f"There is no tracker {name!r}. {did_you_mean(name, list(TRACKERS))}"
@@ -259,7 +260,7 @@ def get_tracker(name: str, tell: Callable[[str], None] | None = None) -> Listene
         )
     try:
         package = import_module(book.module)
-        # A folder called wandb in the working directory can be imported too, and is empty.
+        # A folder called wandb in the working directory can be imported too, but defines nothing.
         getattr(package, book.entry)
     except (ImportError, AttributeError) as error:
         raise TrackerMissing(
@@ -270,7 +271,7 @@ def get_tracker(name: str, tell: Callable[[str], None] | None = None) -> Listene
 
 
 def flattened(recipe: Mapping[str, Any], within: str = "") -> dict[str, Any]:
-    """Nested settings under names with dots.
+    """Nested settings as one flat mapping, with dots in names.
 
     Example:
         >>> flattened({"lr": 0.1, "augmentation": {"mixup": 0.8}})
@@ -284,7 +285,7 @@ def flattened(recipe: Mapping[str, Any], within: str = "") -> dict[str, Any]:
 
 
 def _numbers(row: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers of a row but for its step, which is where they are written."""
+    """The numbers of a row without its step, which is passed separately."""
     return {
         name: value
         for name, value in row.items()

@@ -1,7 +1,7 @@
-"""A recipe and a folder → a trained model. The same call goes on where it was stopped.
+"""Train a model by a recipe into a folder. The same call resumes an interrupted training.
 
-What a step does depends on the recipe and on the number of the step alone, so a checkpoint holds
-weights, optimiser state and a number: no generator, no position in a loader.
+A step depends only on the recipe and on the step number, so a checkpoint holds weights, optimiser
+state and a number, but no random generators and no position in a data loader.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ def train_model(
     until: int | None = None,
     checkpoint_every: float = 60.0,
 ) -> Trained:
-    """Train by a recipe, into a folder; goes on where an earlier call was stopped.
+    """Train a model by a recipe into a folder; resumes if an earlier call was interrupted.
 
     Args:
-        recipe: What decides which weights come out.
-        out: The folder; one of another recipe is refused.
-        name: What to call the recipe.
-        root: Where data lie; RETINOSCOPE_DATA if not given.
-        workers: Processes that read and augment images; they change no bit.
-        device: Where to train; the best there is if not given.
-        listeners: Who is told.
-        until: Stop when so many steps are done, for another call to go on.
+        recipe: All settings that determine the trained weights.
+        out: Output folder; the folder of another recipe is refused.
+        name: Name of the recipe.
+        root: Folder to look for files in. Default: RETINOSCOPE_DATA.
+        workers: Number of processes that read and augment images; it does not change the result.
+        device: Device to train on. Default: the best available.
+        listeners: Are notified of every step and epoch.
+        until: Stop after this many steps; another call resumes.
         checkpoint_every: Seconds between two checkpoints.
     """
     with processes(device) as team, _generators_kept(team):
@@ -53,6 +53,6 @@ def train_model(
 
 
 def _generators_kept(team: Processes) -> AbstractContextManager[None]:
-    """Around what reseeds the global generators: afterwards they are as before."""
+    """Restore torch's global generators after the block."""
     used = [team.device] if team.device.type == "cuda" else []
     return torch.random.fork_rng(devices=used)

@@ -1,4 +1,4 @@
-"""One training while it is under way: steps, epochs, rows, snapshots and checkpoints."""
+"""A training in progress: steps, epochs, log rows, snapshots and checkpoints."""
 
 from __future__ import annotations
 
@@ -36,31 +36,31 @@ from retinoscope.train.student import Student, draws, load_student, shape_of
 from retinoscope.train.teacher import load_teacher
 
 _AGREED = 20
-"""Steps between two questions to the first process whether a checkpoint is due."""
+"""Steps between two checks with the first process whether a checkpoint is due."""
 
 
 class Diverged(RetinoscopeError):
-    """The loss is no longer a number."""
+    """The loss or the weights are not finite any more."""
 
 
 @dataclass(frozen=True)
 class Trained:
-    """What a training has come to."""
+    """The outcome of a training, finished or not."""
 
     folder: Path
     rows: tuple[dict[str, Any], ...]
-    """The log, a row per epoch."""
+    """The log, one row per epoch."""
     end: Path | None
-    """The last weights: a model's name. None where it was stopped before."""
+    """The final weights, usable as a model's name; None if the training is not finished."""
 
     @property
     def finished(self) -> bool:
-        """Whether all of the recipe was done."""
+        """Whether the training is complete."""
         return self.end is not None
 
 
 class Training:
-    """One training while it is under way."""
+    """A training in progress."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class Training:
         self.recipe, self.team, self.listeners = recipe, team, listeners
         self.name = name or "recipe"
         self.rows: list[dict[str, Any]] = []
-        # The folder comes first: a wrong one is said before minutes are spent on reading.
+        # The folder comes first: a wrong one is refused before minutes are spent on reading.
         self.folder = TrainingFolder(out, recipe.to_plain()) if team.first else None
         try:
             self._prepare(root)
@@ -100,7 +100,7 @@ class Training:
             recipe, student, self.plan, self.outputs, self.team, teacher, self.say
         )
         _check_random(recipe, self.loaded)
-        # Last: a recipe that cannot be followed must not mark the folder as its own.
+        # Last: a recipe that fails must not claim the folder.
         self._describe(taught)
 
     def _describe(self, teacher: str | None) -> None:
@@ -136,20 +136,20 @@ class Training:
             )
 
     def _write_anatomy(self, folder: TrainingFolder) -> None:
-        """Say what the model is made of, which training does not change, and needs not know."""
+        """Write the model's anatomy, which training neither changes nor needs."""
         if (folder.path / "anatomy.json").is_file():
             return
         try:
             found = dissect(
                 self.loaded.model, self.loaded.preprocessing.size, name=self.recipe.model
             )
-        except RetinoscopeError as error:  # a training needs none
+        except RetinoscopeError as error:  # training does not need it
             self.say(f"No anatomy of {self.recipe.model}: {first_line(error)}")
             return
         folder.write("anatomy.json", replace(found, weights=self.loaded.weights).to_json())
 
     def run(self, workers: int, until: int | None, every: float) -> Trained:
-        """All steps that are left, or those up to ``until``."""
+        """Do all remaining steps, or those up to ``until``."""
         if self.team.told(self.folder is not None and self.folder.finished(self.plan.total)):
             return self._finish()
         checkpoint = self._resume()
@@ -194,7 +194,7 @@ class Training:
     def _due(self, done: int, ended: bool) -> bool:
         if self.team.world == 1:
             return self._clock.due()
-        # All processes must do the same, and asking costs a round.
+        # All processes must do the same, and asking costs a round of communication.
         return (ended or done % _AGREED == 0) and self.team.told(self._clock.due())
 
     def _end_epoch(self, done: int, meter: Meter) -> None:
@@ -255,7 +255,7 @@ class Training:
             write_checkpoint(self.folder.checkpoints, Checkpoint(done, tensors, plain))
 
     def _resume(self) -> Checkpoint | None:
-        """Where to go on; the first process reads, since the others may not see its disk."""
+        """Restore the last checkpoint, read by the first process: others may not see its disk."""
         found = last_checkpoint(self.folder.checkpoints, self.say) if self.folder else None
         found = self.team.told(found)
         if found is not None:
@@ -305,12 +305,12 @@ class Training:
         )
 
     def say(self, text: str) -> None:
-        """Tell all who listen."""
+        """Pass a message to all listeners."""
         for listener in self.listeners:
             listener.say(text)
 
     def close(self) -> None:
-        """Let go of the folder, and tell all that no more comes."""
+        """Notify the listeners that the training has ended, and release the folder."""
         for listener in self.listeners:
             listener.end()
         if self.folder is not None:
@@ -318,7 +318,7 @@ class Training:
 
 
 def _check_random(recipe: Recipe, loaded: LoadedModel) -> None:
-    """Several passes are averaged only where they differ."""
+    """Refuse to average several passes of a network that is not random."""
     if recipe.ensemble > 1 and not draws(loaded.model):
         raise WrongSetting(
             f"ensemble {recipe.ensemble} averages several passes of {recipe.model}, but they are "

@@ -1,1 +1,1 @@
-"""The build-up rule as an experiment: candidates are built, trained, scored, kept or refused."""
+"""The build-up rule as an experiment: build, train and score candidates, keep or reject them."""

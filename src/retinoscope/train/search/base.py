@@ -1,4 +1,4 @@
-"""The CNN that a search begins with: how it is built, and how much attention fits into it."""
+"""The CNN that a search starts from: how to build it, and how much attention fits into it."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from retinoscope.train.recipe import Recipe
 from retinoscope.train.student import Student, load_student, shape_of
 
 Plan = tuple[int, ...]
-"""How many attention units each stage has."""
+"""Number of attention units in each stage."""
 
 
 @dataclass(frozen=True)
 class Base:
-    """A model's name with all its options, what was done to it before, and for which images."""
+    """A model's name with all options, its earlier surgeries, and the images it takes."""
 
     name: str
     surgeries: tuple[str, ...]
@@ -32,7 +32,7 @@ class Base:
     std: tuple[float, ...] | None = None
 
     def built(self, plan: Plan = (), grow: bool = False, seed: int = 0) -> BuiltModel:
-        """The model with attention as planned, untrained."""
+        """The untrained model with attention units as in ``plan``."""
         added = [BuildUp(plan, grow=grow)] if any(plan) else []
         surgeries = [*self.surgeries, *added]
         return build_model(
@@ -44,15 +44,15 @@ class Base:
 def find_base(
     model: str, recipe: Recipe, root: str | None, say: Callable[[str], None] = lambda _: None
 ) -> tuple[Base, Recipe]:
-    """What is called ``model``, and the recipe that trains whatever is built from it.
+    """The base of that name, and the recipe for models that are built from it.
 
-    Its images are looked for as well, so that a recipe that does not fit is refused at once.
+    The images are looked up too, so that a recipe that does not fit is refused immediately.
     """
     check_data(recipe.data, root)
     built = Specification.parse(model).name.endswith(".safetensors")
     way = load_model(model, pretrained=False).construction if built else None
-    # A file that was built is built again from its first name, on which branches can be made to
-    # drop at the recipe's rate.
+    # A built file is rebuilt from its original model name, which accepts the recipe's rate of
+    # stochastic depth.
     recipe = replace(recipe, model=way.model if way else model)
     loaded, made = load_student(recipe)
     if loaded.assumed:
@@ -65,9 +65,9 @@ def find_base(
 
 
 def find_room(base: Base, grow: bool, say: Callable[[str], None]) -> Plan:
-    """How many attention units fit in each stage; refused where none does.
+    """The number of attention units that fit in each stage; raises an error if none fits.
 
-    A stage in which they cannot be put where they should go has no room, and that is said.
+    A number of units that cannot be placed in a stage is reported.
     """
     built = base.built()
     table = Table(built.model, built.after, "build_up")

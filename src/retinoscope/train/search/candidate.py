@@ -1,10 +1,10 @@
-"""One candidate of a search and one seed of it: built, trained, scored; here or in other processes.
+"""Build, train and score one candidate of a search with one seed, here or in other processes.
 
 ::
 
-    built-seed-0.safetensors     the network before training, with the way to build it
+    built-seed-0.safetensors     the network before training, and how to build it
     seed-0/                      its training
-    seed-0/scores.json           how well it does; where it is, all of the seed is done
+    seed-0/scores.json           its scores; if this file exists, the seed is done
 """
 
 from __future__ import annotations
@@ -40,22 +40,22 @@ from retinoscope.train.student import Student, load_student, shape_of
 from retinoscope.train.train import train_model
 
 Tell = Callable[..., None]
-"""Takes what to say, ``epoch`` or ``say``, and what belongs to it."""
+"""Takes the name of a listener's method, such as ``epoch`` or ``say``, and its arguments."""
 Perform = Callable[["Sequence[Task]", Tell], list[dict[str, Any]]]
 
 SCORES = "scores.json"
 _GLANCE = 0.2
-"""Seconds between two looks at what other processes have said."""
+"""Seconds between two checks for messages from other processes."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """A plan to build, train and score by one seed."""
+    """A plan to build, train and score with one seed."""
 
     base: Base
     plan: Plan
     recipe: Recipe
-    """With the seed, and without weights to begin with."""
+    """With the seed, and without initial weights."""
     folder: Path
     grow: bool = False
     name: str = ""
@@ -65,13 +65,13 @@ class Task:
 
     @property
     def scores(self) -> dict[str, Any] | None:
-        """What came out; None where it is not done."""
+        """The saved scores; None if the task is not done."""
         file = self.folder / SCORES
         return json.loads(file.read_bytes()) if file.is_file() else None
 
 
 def perform(task: Task, tell: Tell) -> dict[str, Any]:
-    """How well a plan does by one seed; goes on where an earlier call was stopped."""
+    """The scores of a plan with one seed; resumes if an earlier call was interrupted."""
     if (found := task.scores) is not None:
         return found
     folder, seed = task.folder, task.recipe.seed
@@ -80,14 +80,14 @@ def perform(task: Task, tell: Tell) -> dict[str, Any]:
         built = task.base.built(task.plan, task.grow, seed)
         with writing(folder):
             built.save(first)
-    # As weights of the base, not as a name: a file alone may not say which code is run.
+    # As weights of the base, not as a model name: a file must not decide which code runs.
     recipe = replace(task.recipe, weights=str(first.absolute()))
     _follow(folder / MARK, recipe)
     done = train_model(
         recipe, folder, name=task.name, root=task.root, workers=task.workers, device=task.device,
         listeners=[_Relay(seed, tell)],
     )  # fmt: skip
-    assert done.end is not None  # nothing stops it before
+    assert done.end is not None  # without ``until`` it runs to the end
     last = done.rows[-1]
     held_out = {key: last[key] for key in ("accuracy", "nll", "ece", "images")}
     scores = {"held_out": held_out} | _tested(replace(recipe, weights=str(done.end)), task, tell)
@@ -97,7 +97,7 @@ def perform(task: Task, tell: Tell) -> dict[str, Any]:
 
 
 def _tested(recipe: Recipe, task: Task, tell: Tell) -> dict[str, Any]:
-    """The scores of weights on all of the test split; None where there is none."""
+    """The scores on the whole test split, None without one, and the number of parameters."""
 
     def say(text: str) -> None:
         tell("say", text)
@@ -116,7 +116,7 @@ def _tested(recipe: Recipe, task: Task, tell: Tell) -> dict[str, Any]:
 
 
 def _follow(mark: Path, recipe: Recipe) -> None:
-    """Let a training go on that was moved together with the first weights that it names."""
+    """Update the path of the initial weights, if they were moved together with the training."""
     if not mark.is_file():
         return
     found = json.loads(mark.read_bytes())
@@ -128,7 +128,7 @@ def _follow(mark: Path, recipe: Recipe) -> None:
 
 
 class _Relay:
-    """Passes on what a training tells, with its seed."""
+    """A listener that passes on the events of a training, with its seed."""
 
     def __init__(self, seed: int, tell: Tell) -> None:
         self._seed, self._tell, self._before = seed, tell, 0
@@ -151,13 +151,13 @@ class _Relay:
 
 @contextmanager
 def trainers(jobs: int) -> Iterator[Perform]:
-    """What performs tasks: one after the other here, or several at once in other processes."""
+    """A function that performs tasks: one by one here, or several at once in other processes."""
     if jobs == 1:
         yield lambda tasks, tell: [perform(task, tell) for task in tasks]
         return
     context = multiprocessing.get_context("spawn")
     outbox = context.SimpleQueue()
-    # Nothing is ever sent: that the other end is gone tells the processes to go as well.
+    # Nothing is ever sent: when the writing end closes, the processes exit.
     reader, writer = context.Pipe(duplex=False)
     pool = ProcessPoolExecutor(jobs, context, initializer=_settle, initargs=(outbox, reader))
     try:
@@ -178,7 +178,7 @@ def trainers(jobs: int) -> Iterator[Perform]:
 def _performed(
     pool: ProcessPoolExecutor, tasks: Sequence[Task], outbox: SimpleQueue, tell: Tell
 ) -> list[dict[str, Any]]:
-    # What is done already needs no process.
+    # Finished tasks need no process.
     asked = {task: pool.submit(_perform_there, task) for task in tasks if task.scores is None}
     waiting = set(asked.values())
     while waiting:
@@ -191,7 +191,7 @@ def _performed(
 
 
 _there: list[SimpleQueue] = []
-"""In a process that trains: where to say what is to be told."""
+"""In a process that trains: the queue for its messages."""
 
 
 def _settle(outbox: SimpleQueue, parent: Connection) -> None:
@@ -201,7 +201,7 @@ def _settle(outbox: SimpleQueue, parent: Connection) -> None:
 
 
 def _go_with(parent: Connection) -> None:
-    """End at once when nobody waits for the answer any more; the training can go on from disk."""
+    """Exit as soon as the parent process is gone; the training can resume from disk."""
     try:
         parent.recv()
     except (EOFError, OSError):

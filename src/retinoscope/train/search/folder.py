@@ -1,12 +1,12 @@
-"""The folder of a search: its settings, its trainings, its answer.
+"""The folder of a search: settings, trainings and result.
 
 ::
 
-    search.json                          the model, the recipe, the settings: marks the folder
+    search.json                          model, recipe and settings; identifies the folder
     candidates/0-0-1/seed-0/             a training
-    candidates/0-0-1/built-seed-0.safetensors    what it began with
-    result.json, result.npz              the answer
-    winner.safetensors                   the best network: a model's name
+    candidates/0-0-1/built-seed-0.safetensors    its network before training
+    result.json, result.npz              the result
+    winner.safetensors                   the best network; can be used as a model's name
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _KIND = "retinoscope search"
 
 
 def place(plan: Plan, seed: int) -> Path:
-    """Where in the folder of a search the training of a plan by a seed lies.
+    """The training folder of a plan and a seed, relative to the folder of the search.
 
     Example:
         >>> place((0, 1), 2).as_posix()
@@ -40,7 +40,7 @@ def place(plan: Plan, seed: int) -> Path:
 
 @contextmanager
 def claimed(folder: Path, asked: Mapping[str, Any]) -> Iterator[None]:
-    """The folder for this search alone, while it lasts."""
+    """Lock the folder for this search inside the block; refuse that of another search."""
     with closing(claim_alone(folder, MARK, "search")):
         if (folder / MARK).is_file():
             _check(folder, asked)
@@ -48,7 +48,7 @@ def claimed(folder: Path, asked: Mapping[str, Any]) -> Iterator[None]:
 
 
 def mark(folder: Path, asked: Mapping[str, Any]) -> None:
-    """Write which search the folder is for."""
+    """Write the settings of the search into its folder."""
     with writing(folder):
         write_atomically(folder / MARK, json.dumps({_KIND: SCHEMA} | dict(asked), indent=1) + "\n")
 

@@ -1,8 +1,8 @@
-"""The build-up search: convolutions become attention for as long as accuracy rises.
+"""The build-up search: replace convolutions by attention as long as accuracy rises.
 
-Park & Kim (2022, arXiv:2202.06709, section 4.1 and fig. 12a): from the end of a CNN on, units are
-replaced by attention one by one; where one more does not help, the search goes to the end of the
-stage before. The test split chooses nothing: plans are compared on held-out training images.
+Park & Kim (2022, arXiv:2202.06709, section 4.1 and fig. 12a): starting at the end of a CNN, units
+are replaced by attention one by one; if one more does not help, the search continues at the end of
+the previous stage. Plans are compared on held-out training images, not on the test split.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from retinoscope.train.search.candidate import Perform, Task, Tell, trainers
 from retinoscope.train.search.folder import STEM, WINNER, claimed, mark, place
 
 _HELD_OUT = 0.1
-"""Share of the training images that choose, where the recipe keeps none back."""
+"""Share of the training images held out for selection, if the recipe holds out none."""
 
 
 class Tried(NamedTuple):
-    """A plan, how well it did, and whether it was better than all before."""
+    """A plan, its score, and whether it was better than all before."""
 
     plan: Plan
     score: float
@@ -43,12 +43,12 @@ class Tried(NamedTuple):
 def walk(
     room: Sequence[int], score: Callable[[Plan], float], most: int | None = None
 ) -> Iterator[Tried]:
-    """Every plan that the rule tries, in turn; the first is the unchanged model.
+    """The plans that the rule tries, in order; the first is the unchanged model.
 
     Args:
         room: How many attention units fit in each stage.
-        score: How well a plan does; the higher the better.
-        most: How many attention units to place at most.
+        score: Returns the score of a plan; higher is better.
+        most: Maximum number of attention units.
 
     Example:
         >>> [tried.plan for tried in walk((1, 2), lambda plan: plan[1])]
@@ -69,23 +69,23 @@ def walk(
 
 @answer
 class Search(Result):
-    """``held_out[c, s]`` and ``test[c, s]``: accuracy of candidate c by seed s.
+    """``held_out[c, s]`` and ``test[c, s]``: accuracy of candidate c with seed s.
 
-    Candidates stand in the order in which they were tried. Each that was kept is the one kept
-    before with one more attention unit. A value that does not exist is NaN: a deviation over one
-    seed, accuracy where there is no test split. The held-out images have chosen the winner, so its
-    accuracy on them is too high by chance; that on the test split is not.
+    Candidates are in the order in which they were tried. Each kept candidate has one attention unit
+    more than the one kept before. Missing values are NaN: a deviation over one seed, or test
+    accuracy without a test split. The winner was selected on the held-out images, so its accuracy
+    on them is biased upwards; its accuracy on the test split is not.
     """
 
     probe: ClassVar[str] = "search"
     schema: ClassVar[int] = 1
 
     plans: tuple[Plan, ...]
-    """How many attention units each stage of each candidate has."""
+    """Number of attention units in each stage, for each candidate."""
     seeds: tuple[int, ...]
     winner: Plan
     winner_seed: int
-    """The one of the winner that is best on held-out images."""
+    """The seed with which the winner is best on held-out images."""
     msas: np.ndarray = axes("candidate", unit="attention units", figure=False)
     kept: np.ndarray = axes("candidate", figure=False)
     parameters: np.ndarray = axes("candidate", unit="parameters", figure=False)
@@ -104,26 +104,26 @@ class Search(Result):
 
 
 class SearchListener(Protocol):
-    """Hears how a search goes."""
+    """Is notified of the progress of a search."""
 
     def begin(self, at_most: int, epochs: int) -> None:
-        """So many candidates can come, each of so many epochs over all seeds."""
+        """A search begins with at most this many candidates, of this many epochs over all seeds."""
         ...
 
     def candidate(self, number: int, plan: Plan, done: int) -> None:
-        """The next one, counted from 1; so many of its epochs are done by seeds that ended."""
+        """A candidate begins, counted from 1; ``done`` epochs belong to seeds that are finished."""
         ...
 
     def epoch(self, seed: int, row: Mapping[str, Any], before: bool) -> None:
-        """A row of a training's log; one from before was there already."""
+        """A row of a training's log; ``before`` if it is from an earlier call."""
         ...
 
     def scored(self, tried: Tried) -> None:
-        """A candidate is done."""
+        """A candidate is finished."""
         ...
 
     def say(self, text: str) -> None:
-        """Something a person should know."""
+        """A message for the user."""
         ...
 
 
@@ -142,27 +142,28 @@ def search(
     jobs: int = 1,
     listener: SearchListener | None = None,
 ) -> Search:
-    """Where attention pays in a CNN, found by training; goes on where an earlier call was stopped.
+    """Find by training where attention helps in a CNN; resumes an interrupted search.
 
-    Every candidate begins with random weights and is trained by several seeds. It is kept if its
-    mean accuracy after the last epoch is higher than that of all before. That is accuracy on
-    training images that were held out: a tenth of them where ``recipe.holdout`` is 0, since what
-    the test split has chosen it can no longer judge. The test split is scored beside, in full.
+    Every candidate starts from random weights and is trained with several seeds. It is kept if its
+    mean accuracy after the last epoch is higher than that of all candidates before. Accuracy is
+    measured on held-out training images (a tenth of them if ``recipe.holdout`` is 0), because a
+    test split that selects the winner cannot evaluate it. Test accuracy on the whole test split is
+    reported as well.
 
     Args:
         model: The CNN, by a name that ``load_model`` knows; its own weights are not used.
-        recipe: How to train each candidate; its model is not used, its seed is the first.
-        out: The folder; one of another search is refused.
-        seeds: Trainings of each candidate.
-        most: How many attention units to place at most; as many as fit if not given.
-        grow: Add units to stages where alternation leaves no room for the last.
-        name: What to call the recipe.
-        root: Where data lie; RETINOSCOPE_DATA if not given.
-        workers: Processes of each training that read images.
-        device: Where to train; the best there is if not given.
-        jobs: Seeds that are trained at the same time, each in a process with one thread. Other
-            numbers of threads may round otherwise.
-        listener: Who is told.
+        recipe: How to train each candidate; its model is not used, its seed is the first seed.
+        out: Output folder; the folder of another search is refused.
+        seeds: Number of trainings per candidate.
+        most: Maximum number of attention units. Default: as many as fit.
+        grow: Add units to stages where alternation leaves no room for the last one.
+        name: Name of the recipe.
+        root: Folder to look for files in. Default: RETINOSCOPE_DATA.
+        workers: Number of processes that read images, per training.
+        device: Device to train on. Default: the best available.
+        jobs: Number of seeds trained at the same time, each in a process with one thread. With
+            another number of threads, results may be rounded differently.
+        listener: Is notified of the progress.
     """
     recipe = _fitting(recipe, seeds, most, jobs)
     asked = {
@@ -174,7 +175,7 @@ def search(
     with claimed(folder, asked), trainers(min(jobs, seeds)) as train:
         base, recipe = find_base(model, recipe, root, partial(tell, "say"))
         room = find_room(base, grow, partial(tell, "say"))
-        # Not before: a model or a recipe that does not fit must not mark the folder.
+        # Only now: a model or a recipe that does not fit must not claim the folder.
         mark(folder, asked)
         task = Task(base, (0,) * len(room), recipe, folder, **more)
         found = _Searching(task, seeds, train, tell).run(room, most, asked)
@@ -184,7 +185,7 @@ def search(
 
 
 class _Searching:
-    """One search while it is under way."""
+    """A search in progress."""
 
     def __init__(self, task: Task, seeds: int, train: Perform, tell: Tell) -> None:
         self.task, self.train, self.tell = task, train, tell
@@ -193,8 +194,8 @@ class _Searching:
         self.scores: dict[Plan, list[dict[str, Any]]] = {}
 
     def run(self, room: Plan, most: int | None, asked: Mapping[str, Any]) -> Search:
-        """All candidates, and what comes out."""
-        # Each stage refuses one at most.
+        """Train and score all candidates, and return the result."""
+        # Each stage rejects at most one candidate.
         at_most = min(sum(room), sum(room) if most is None else most + len(room))
         self.tell("begin", 1 + at_most, len(self.seeds) * self.epochs)
         tried = []
@@ -246,7 +247,7 @@ class _Searching:
 
 
 def _fitting(recipe: Recipe, seeds: int, most: int | None, jobs: int) -> Recipe:
-    """The recipe with images held out; refuses what no search can have."""
+    """The recipe with images held out; refuses settings that do not fit a search."""
     for what, value in (("seeds", seeds), ("most", most), ("jobs", jobs)):
         if value is not None and value < 1:
             raise WrongInput(f"A search has {what} of 1 or more; got {value}.")
@@ -274,7 +275,7 @@ def _deviation(values: Sequence[float]) -> float:
 
 
 def _telling(listener: SearchListener | None) -> Tell:
-    """What passes a word on to a listener, or to nobody."""
+    """A function that calls a method of the listener, if there is one."""
 
     def tell(what: str, *about: Any) -> None:
         if listener is not None:
