@@ -47,8 +47,7 @@ class Places:
     width: int
     prefix: int
     order: tuple[int, ...]
-    """The index of each entry if tokens outside the grid are counted first, then the grid row by
-    row."""
+    """The index of each entry, counting tokens outside the grid first, then the grid by rows."""
 
 
 @dataclass(frozen=True)

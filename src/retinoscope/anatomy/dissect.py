@@ -85,7 +85,7 @@ def take_apart(
 
 
 def known_or_taken_apart(model: nn.Module, example: Example, name: str | None = None) -> Dissection:
-    """The same, but reuses the latest dissection of this model if it is still valid."""
+    """As :func:`take_apart`, but reuses the latest dissection of this model if still valid."""
     called = name or type(model).__name__
     image = tuple(as_batch(model, example, 1).shape[1:])
     return recall(model, image, called) or take_apart(model, example, name=called)

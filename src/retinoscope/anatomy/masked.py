@@ -25,8 +25,7 @@ class Mask:
     """The keys that are hidden from queries in one operation of a graph."""
 
     hidden: Tensor
-    """True where a query must not see a key; (queries, keys), or in the shape that broadcasts to
-    logits."""
+    """True where a query must not see a key; (queries, keys), or broadcastable to the logits."""
     node: fx.Node
     """Fused attention, or a softmax."""
 

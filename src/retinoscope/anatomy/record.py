@@ -82,8 +82,8 @@ def _described(thing: Any, live: bool = False, deep: int = _DEEP) -> Any:
     if isinstance(thing, _PLAIN):
         return type(thing), thing
     if isinstance(thing, Tensor):
-        # The graph reads parameters and buffers when it runs; of other tensors it may contain the
-        # values.
+        # The graph reads parameters and buffers when it runs, but may contain the values of other
+        # tensors.
         version = None if live or thing.is_inference() else thing._version
         return _Same(thing), tuple(thing.shape), thing.dtype, thing.device, version
     if deep and isinstance(thing, Mapping):

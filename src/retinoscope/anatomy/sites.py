@@ -172,7 +172,7 @@ class Sites:
         return [self.as_map(node) for node in self.learned_nodes(unit)]
 
     def learned_nodes(self, unit: Unit) -> list[fx.Node]:
-        """The same as nodes, whether they are separate modules or not.
+        """The nodes of these learned maps, whether they are separate modules or not.
 
         The path with the most learned maps is the main branch, rather than a parallel projection or
         a gate.

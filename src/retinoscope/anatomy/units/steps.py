@@ -152,7 +152,7 @@ class Stepper:
         return math.prod(self.flow.shape(node))
 
     def _is_gate(self, step: Step) -> bool:
-        """Whether the exit is the entry times weights without positions or channels."""
+        """Whether the exit is the entry times weights that lack positions or channels."""
         if operation(step.exit) not in {"mul", "multiply"}:
             return False
         made = self.flow.inputs(step.exit)
