@@ -1,10 +1,11 @@
-"""What attention costs: Alter-ResNet-50 against its ResNet, and local attention against timm's.
+"""Speed of attention: Alter-ResNet-50 against its ResNet, and local attention against timm's.
 
-The paper says that Alter-ResNet-50 trains 1.20 times as fast as the pre-activation ResNet-50 on
-CIFAR-100 (one RTX 2080 Ti). Here both run on a CPU, on one thread, on images in memory. The bound
-is what the multiplications alone would give. Local attention takes and gives maps (N, C, H, W) as a
-CNN stores them, so timm's gets its windows cut and put together by timm's own functions, and its
-outcome stored alike; both have the same weights, and the answers are checked to agree first.
+The paper reports that Alter-ResNet-50 trains 1.20 times as fast as the pre-activation ResNet-50 on
+CIFAR-100 (one RTX 2080 Ti). Here both run on a CPU with one thread, on images in memory. The bound
+is the ratio of their FLOPs. Local attention takes and returns maps (N, C, H, W) in the layout of a
+CNN, so timm's functions split maps into windows and merge them again for timm's attention, and its
+output is stored in the same layout. Both have the same weights, and the outputs are checked to
+agree first.
 """
 
 from __future__ import annotations
@@ -53,9 +54,9 @@ def networks(pairs: int) -> None:
         for called, run in (("training", train), ("inference", infer)):
             found = time_pairs(run(resnet, images), run(alternet, images), pairs)
             print(
-                f"Alter-ResNet-50 of heads of {width}, {called}: {found} times the images per "
-                f"second of pre-activation ResNet-50; multiplications alone would give "
-                f"{bound:.3f}; the paper says {CLAIMED:.2f} for training"
+                f"Alter-ResNet-50 with heads of width {width}, {called}: {found} times the images "
+                f"per second of pre-activation ResNet-50; bound by FLOPs {bound:.3f}; the paper "
+                f"reports {CLAIMED:.2f} for training"
             )
 
 
@@ -81,8 +82,8 @@ def infer(model: nn.Module, images: Tensor) -> Callable[[], object]:
 
 
 def layers(pairs: int) -> None:
-    """Local attention against timm's, of the same size and with the same weights."""
-    print("local attention, as many times as fast as timm's attention in windows (bar 1.0):")
+    """Compare local attention with timm's, of the same size and with the same weights."""
+    print("speed of local attention relative to timm's window attention (bar 1.0):")
     for called, size in SIZES.items():
         for what, training in (("inference", False), ("training", True)):
             ours, theirs = layer_pair(size, training)
@@ -93,7 +94,7 @@ def layers(pairs: int) -> None:
 def layer_pair(
     size: tuple[int, ...], training: bool
 ) -> tuple[Callable[[], object], Callable[[], object]]:
-    """The two layers as functions without arguments, after they were found to agree."""
+    """The two layers as functions without arguments, after a check that they agree."""
     channels, side, window, heads, width, images = size
     torch.manual_seed(0)
     mine = LocalAttention(channels, heads=heads, head_width=width, window=window)
@@ -113,12 +114,12 @@ def layer_pair(
         maps = window_reverse(cut, (window, window), side, side)
         return maps.permute(0, 3, 1, 2).contiguous()
 
-    torch.testing.assert_close(mine(x), theirs(), rtol=1e-4, atol=1e-5)  # sums in another order
+    torch.testing.assert_close(mine(x), theirs(), rtol=1e-4, atol=1e-5)  # other order of sums
     return once(lambda: mine(x), seed, training), once(theirs, seed, training)
 
 
 def once(layer: Callable[[], Tensor], seed: Tensor, training: bool) -> Callable[[], object]:
-    """One forward pass, with the backward pass if it trains."""
+    """One forward pass, and in training a backward pass."""
 
     def run() -> object:
         if training:

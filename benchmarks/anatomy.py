@@ -1,11 +1,11 @@
 """Anatomy and replay against the plain forward pass of the same model, side by side in one run.
 
-For each model: the answers are checked to agree, then timed in interleaved pairs.
+For each model, the outputs are checked to agree, then timed in interleaved pairs.
 
 - states of all units, against a forward pass; the bound is 1
 - all L single lesions of a batch, against L forward passes; the bound is the share of FLOPs
-  that lies behind the units removed
-- taking the model apart, against a forward pass of 32 images
+  after the removed units
+- dissecting the model, against a forward pass of 32 images
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def main() -> None:
 
 
 def measure(name: str, pairs: int) -> None:
-    """All bars of one model."""
+    """Compare one model with all bars."""
     model = draw_at_order_one(timm.create_model(name)).eval()
     ours = replay(model, 224, name=name)
     x = torch.randn(8, 3, 224, 224, generator=torch.Generator().manual_seed(0))
@@ -55,19 +55,19 @@ def measure(name: str, pairs: int) -> None:
 
 
 def agree(model: torch.nn.Module, ours: Replay, x: torch.Tensor) -> None:
-    """States end in the model's own logits, and every lesion is that of a silenced branch."""
+    """Check that states end in the model's logits, and that every lesion has an effect."""
     logits = model(x)
     torch.testing.assert_close(ours.states(x)[ours.anatomy.units[-1].name].raw, logits)
     for unit, lesioned in ours.lesions(x):
         torch.testing.assert_close(lesioned, ours.without(unit)(x))
         if (lesioned - logits).abs().max() <= 1e-3 * logits.abs().max():
-            raise SystemExit(f"{unit.name} does not matter: nothing would be measured")
+            raise SystemExit(f"Removing {unit.name} has no effect, so nothing would be measured")
 
 
 def suffix_share(ours: Replay) -> float:
-    """The least that all lesions can cost, in forward passes per lesion, counted in FLOPs.
+    """The minimum cost of all lesions, in forward passes per lesion, counted in FLOPs.
 
-    Each lesion still needs everything behind its unit; what is in front of it is needed once.
+    Each lesion needs everything after its unit; everything before is computed once.
     """
     units = ours.anatomy.units
     behind = [sum(u.flops for u in units[place + 1 :]) for place in range(len(units))]

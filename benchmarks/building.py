@@ -1,10 +1,10 @@
-"""Building a localised network, against the same by another checkout, side by side in one run.
+"""Time to build a localised network, compared with another checkout in the same run.
 
     python benchmarks/building.py --against PATH
 
-One process of each has loaded all that it needs; they build in turns. What they build is checked
-to agree: the anatomy before and after, and the logits. Without PATH, the same code is timed
-against itself, which tells how much the machine wavers.
+Each checkout has a process that has loaded everything it needs; they build in turns. The results
+are checked to agree: the anatomy before and after, and the logits. Without PATH, the same code is
+timed against itself, which shows how noisy the machine is.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def main() -> None:
         for checkout in (HERE, asked.against)
     )
     if ours.work()[1] != theirs.work()[1]:  # which also warms both up
-        raise SystemExit("The two do not build the same: nothing would be measured.")
+        raise SystemExit("The two build different networks, so there is nothing to compare.")
     turns = [(ours.work()[0], theirs.work()[0]) for _ in range(asked.pairs)]
     found = Ratio.of(*zip(*turns, strict=True))
     met = verdict(found.median <= BAR)

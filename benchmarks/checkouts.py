@@ -1,4 +1,4 @@
-"""The code of two checkouts side by side: a process of each, which work in turns."""
+"""Run the code of two checkouts side by side: one process each, working in turns."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ HERE = Path(__file__).parents[1]
 
 
 class Worker:
-    """A process with the code of one checkout, which does a thing whenever it is told to.
+    """A process with the code of one checkout, which runs a task on request.
 
     ``program`` reads its argument as JSON from ``sys.argv[1]`` and, for each line of its standard
-    input, prints a line of JSON: seconds first, then what must be the same for both.
+    input, prints a line of JSON: the seconds, then a value that must be the same for both.
     """
 
     def __init__(self, checkout: Path, program: str, argument: Any) -> None:
@@ -29,11 +29,11 @@ class Worker:
         )
 
     def work(self) -> tuple[float, Any]:
-        """How long it took, and what came out."""
+        """Run the task once; returns its seconds and its value."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         print(file=self.process.stdin, flush=True)
         if not (line := self.process.stdout.readline()):
-            raise SystemExit("A process has died; its own error stands above.")
+            raise SystemExit("A process has died; see its error above.")
         seconds, answer = json.loads(line)
         return seconds, answer

@@ -1,12 +1,12 @@
-"""How sharp and how far from convex the trained micro networks are, after warm-up and at the end.
+"""Sharpness and non-convexity of the trained micro networks, after warm-up and at the end.
 
-    python benchmarks/curvature.py            what is missing, then the tables in results/
+    python benchmarks/curvature.py            measure what is missing, write tables to results/
     python benchmarks/curvature.py --only cues
 
-The Hessian's five eigenvalues of largest magnitude on each of 32 mini-batches of 16 training
-images, augmented and with weight decay as in training (Park & Kim, 2022, arXiv:2202.06709,
-algorithm 1). The networks on CIFAR-10 come from ``make trained``, those on cues with the package.
-Stopped at any moment, the same command goes on: measurements lie beside the trainings.
+Measures the Hessian's five eigenvalues of largest magnitude on each of 32 mini-batches of 16
+training images, augmented and with weight decay as in training (Park & Kim, 2022, arXiv:2202.06709,
+algorithm 1). The networks on CIFAR-10 come from ``make trained``, those on cues from the package.
+The same command resumes an interrupted run: measurements are stored next to the trainings.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def main() -> None:
 
 
 def weights(group: str, model: str, seed: int, stage: str) -> str:
-    """The name of a network at a moment of its training."""
+    """The name of a network at one stage of its training."""
     if group == "cues":
         return f"{model}.cues_warmup" if stage == "warmup" else f"{model}.cues"
     return str(runs() / group / f"{model}-seed{seed}" / "snapshots" / f"{stage}.safetensors")
@@ -94,7 +94,7 @@ def write(group: str, models: Sequence[str], seeds: Sequence[int], root: str | N
 def page(
     group: str, models: Sequence[str], found: dict[tuple[str, str], list[HessianResult]]
 ) -> list[str]:
-    """The table, and what it says about the paper's claims."""
+    """The table, and a comparison with the paper's claims."""
     first = next(iter(found.values()))
     several = len(first) > 1
     spread = (
@@ -168,7 +168,7 @@ def _claim(
     more: Sequence[HessianResult], less: Sequence[HessianResult], what: str, words: str,
     sign: int, stage: str,
 ) -> str:  # fmt: skip
-    """A claim, the difference that speaks for or against it, and which."""
+    """A claim, the measured difference, and whether it supports the claim."""
     pairs = zip(more, less, strict=True)
     differences = [(getattr(a, what) or 0.0) - (getattr(b, what) or 0.0) for a, b in pairs]
     mean, seeds = statistics.mean(differences), len(differences)
@@ -185,7 +185,7 @@ def _claim(
 
 
 def _error(result: HessianResult, what: str) -> float:
-    """The standard error over mini-batches, from the interval that holds 95 % of samples."""
+    """The standard error over mini-batches, from the 95 % bootstrap interval."""
     low, high = getattr(result, f"{what}_interval") or (0.0, 0.0)
     return (high - low) / (2 * 1.96)
 

@@ -1,13 +1,13 @@
-"""An examination that is killed, damaged and divided, against one that is left alone.
+"""Compare an examination that is killed, damaged or parallelised with an undisturbed one.
 
-- killed with SIGKILL at random moments and started again each time: the same bytes of arrays and
-  values at the end, and no finished piece done twice
-- a truncated, a flipped and a misplaced piece: noticed, done again, reported
-- a disk that is full and one that is read-only: a clear error, nothing damaged, and it goes on
-- 1 and 4 workers, 1 and 2 jobs, batches of 7 and 64: the same numbers to 1e-6
-- a Ray cluster of two nodes, one of which is removed half way: the same numbers
+- killed with SIGKILL at random moments and restarted each time: the same bytes of arrays and
+  values at the end, and no finished piece is computed twice
+- a truncated piece, one with a flipped bit and a misplaced one: detected, computed again, reported
+- a full disk and a read-only disk: a clear error, no damage, and the run can resume
+- 1 and 4 workers, 1 and 2 jobs, batches of 7 and 64: the same numbers up to 1e-6
+- a Ray cluster of two nodes, one of which is removed half way: the same numbers up to 1e-6
 
-Exits with 1 where any of this does not hold.
+Exits with 1 if any of these fails.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def main() -> None:
         start = time.monotonic()
         examine(folder / "alone")
         alone = time.monotonic() - start
-        print(f"left alone: {alone:.1f} s, {len(pieces(folder / 'alone'))} pieces")
+        print(f"undisturbed: {alone:.1f} s, {len(pieces(folder / 'alone'))} pieces")
         proofs = [
             killed(folder, alone, arguments.kills, arguments.seed),
             damaged(folder),
@@ -61,12 +61,12 @@ def main() -> None:
 
 
 def command(out: Path, *more: str) -> list[str]:
-    """The examination as a command."""
+    """The command line of the examination."""
     return [sys.executable, "-m", "retinoscope", *EXAMINE, "--out", str(out), *more]
 
 
 def examine(out: Path, *more: str) -> str:
-    """Run it to its end; what it said."""
+    """Run the examination to its end; returns its messages."""
     done = subprocess.run(command(out, *more), capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"{' '.join(more)} ended with {done.returncode}: {done.stderr[-2000:]}")
@@ -74,7 +74,7 @@ def examine(out: Path, *more: str) -> str:
 
 
 def killed(folder: Path, alone: float, kills: int, seed: int) -> bool:
-    """Kill at random moments, from before the first import to after the last piece."""
+    """Kill it at random moments, from before the first import to after the last piece."""
     draw, out = random.Random(seed), folder / "killed"
     finished: dict[Path, tuple[int, int]] = {}
     redone, hits = 0, 0
@@ -82,7 +82,7 @@ def killed(folder: Path, alone: float, kills: int, seed: int) -> bool:
         process = subprocess.Popen(
             command(out), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
-        # Most of the time goes into starting up, so moments are drawn from the first piece on too.
+        # Starting up takes most of the time, so some kills wait for a new piece first.
         wait_for_more_pieces(out, len(finished), process, draw.choice((0.0, alone)))
         time.sleep(draw.uniform(0, 0.25 * alone / kills))
         hits += process.poll() is None
@@ -97,7 +97,7 @@ def killed(folder: Path, alone: float, kills: int, seed: int) -> bool:
     same = contents(out) == contents(folder / "alone")
     print(
         f"killed {hits} of {kills} times while running, {len(finished)} pieces before the last "
-        f"start: same bytes {said(same)}, finished pieces done again: {redone}"
+        f"start: same bytes {said(same)}, finished pieces computed again: {redone}"
     )
     return same and not redone and hits == kills
 
@@ -105,7 +105,7 @@ def killed(folder: Path, alone: float, kills: int, seed: int) -> bool:
 def wait_for_more_pieces(
     out: Path, have: int, process: subprocess.Popen[bytes], most: float
 ) -> None:
-    """Until there is one more than before, the process has ended, or time is up."""
+    """Wait until there is one more piece, the process has ended, or time is up."""
     deadline = time.monotonic() + most
     while time.monotonic() < deadline and process.poll() is None:
         if len(pieces(out)) > have:
@@ -114,7 +114,7 @@ def wait_for_more_pieces(
 
 
 def damaged(folder: Path) -> bool:
-    """Three kinds of harm at once, each to a piece of its own."""
+    """Damage three pieces at once, each in another way."""
     out = folder / "damaged"
     shutil.copytree(folder / "alone", out)
     first, second, third, fourth, *_ = pieces(out)
@@ -130,18 +130,18 @@ def damaged(folder: Path) -> bool:
     shown = (out / "report.html").read_text().count("done again:") >= 1
     same = contents(out) == contents(folder / "alone")
     print(
-        f"truncated, flipped and stale pieces: noticed {said(noticed)}, in the notes "
+        f"truncated, flipped and stale pieces: detected {said(noticed)}, in the notes "
         f"{said(reported)}, in the report {said(shown)}, same bytes {said(same)}"
     )
     return noticed and reported and shown and same
 
 
 def refused(folder: Path) -> bool:
-    """A file system of 64 kB that is too small, then large enough, then read-only."""
+    """Use a file system that is too small (64 kB), then large enough, then read-only."""
     disk = folder / "disk"
     disk.mkdir()
     if not mount(disk, "size=64k"):
-        print("full and read-only disk: no file system can be mounted here; tests/run has both")
+        print("full and read-only disk: no file system can be mounted here; tests/run covers both")
         return True
     try:
         full = fails(disk / "run", "is full")
@@ -155,15 +155,15 @@ def refused(folder: Path) -> bool:
     finally:
         subprocess.run(["umount", str(disk)], check=False)
     print(
-        f"full disk: clear error {said(full)}, leftovers {len(leftovers)}, same bytes when there "
-        f"is room {said(same)}; read-only: clear error {said(read_only)}, nothing changed "
+        f"full disk: clear error {said(full)}, leftovers {len(leftovers)}, same bytes once there "
+        f"is space {said(same)}; read-only: clear error {said(read_only)}, nothing changed "
         f"{said(still)}"
     )
     return full and not leftovers and same and read_only and still
 
 
 def mount(where: Path, options: str) -> bool:
-    """A file system in memory; whether that was allowed."""
+    """Mount a file system in memory; returns whether that was allowed."""
     how = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(where)]
     try:
         return subprocess.run(how, capture_output=True, check=False).returncode == 0
@@ -172,13 +172,13 @@ def mount(where: Path, options: str) -> bool:
 
 
 def fails(out: Path, says: str) -> bool:
-    """Whether the examination ends with exit code 2 and one paragraph that says so."""
+    """Whether the examination ends with exit code 2 and an error that contains ``says``."""
     done = subprocess.run(command(out), capture_output=True, text=True, check=False)
     return done.returncode == 2 and says in done.stderr and "Traceback" not in done.stderr
 
 
 def divided(folder: Path) -> Iterator[bool]:
-    """The same work in other portions."""
+    """Run the same work with other workers, jobs and batches."""
     for name, more in (
         ("4 workers", ("--workers", "4")),
         ("2 jobs", ("--jobs", "2")),
@@ -192,7 +192,7 @@ def divided(folder: Path) -> Iterator[bool]:
 
 
 def lost_node(folder: Path) -> bool:
-    """Two nodes on this machine; the second is removed when half of the pieces are there."""
+    """Run on two Ray nodes; the second is removed when half of the pieces are done."""
     try:
         from ray.cluster_utils import Cluster
     except ImportError:
@@ -230,12 +230,12 @@ def pieces(out: Path) -> list[Path]:
 
 
 def stamps(out: Path) -> dict[Path, tuple[int, int]]:
-    """When each piece was written, and as which file."""
+    """Modification time and inode of each piece."""
     return {p: (s.st_mtime_ns, s.st_ino) for p in pieces(out) for s in [p.stat()]}
 
 
 def contents(out: Path) -> dict[str, str]:
-    """The bytes of arrays and values, without notes, which hold times, and the page."""
+    """Hashes of arrays and values, without the report and the notes, which contain times."""
     kept = (p for p in out.rglob("*") if p.suffix in (".npz", ".json", ".piece"))
     return {
         str(p.relative_to(out)): hashlib.sha256(p.read_bytes()).hexdigest()
@@ -245,7 +245,7 @@ def contents(out: Path) -> dict[str, str]:
 
 
 def difference(one: Path, other: Path) -> float:
-    """The largest between two results, in units of 1 or of the value if that is larger."""
+    """The largest difference between two results, relative to values above 1."""
     worst = 0.0
     for path in one.rglob("*.npz"):
         with (
@@ -261,7 +261,7 @@ def difference(one: Path, other: Path) -> float:
 
 
 def said(holds: bool) -> str:
-    """In a word."""
+    """The outcome in one word."""
     return "yes" if holds else "NO"
 
 

@@ -1,19 +1,19 @@
-"""The largest eigenvalues of the Hessian of a mini-batch: against PyHessian and curvlinops.
+"""Time to find the largest Hessian eigenvalues, against PyHessian and curvlinops.
 
     python benchmarks/hessian.py
     python benchmarks/hessian.py --networks resnet --batches 32
     python benchmarks/hessian.py --networks vit --spectrum vit
     python benchmarks/hessian.py --networks resnet --steps 0      before any training
 
-- ours is Lanczos on products with a graph that is built once; building it is part of the time
-- PyHessian iterates powers, as Park & Kim (2022, arXiv:2202.06709) have used it
-- curvlinops multiplies by forward over reverse mode, scipy's eigsh (ARPACK) searches. Its check
-  that the network repeats is switched off: ours is made once a run, and is not part of the time
+- ours is Lanczos, with products from a graph that is built once; the time includes building it
+- PyHessian uses power iteration, as in Park & Kim (2022, arXiv:2202.06709)
+- curvlinops uses products in forward-over-reverse mode and scipy's eigsh (ARPACK). Its check for
+  determinism is switched off: ours runs once per run and is not part of the time either
 
-Both need attention without fused kernels, and get it. All have the same network and 16 training
-images of cues, one thread, and take turns, each search with a start of its own; CPU seconds. That
-they multiply by the same matrix, and what they find, is checked first against double precision.
-Networks are trained for a moment beforehand. At last, what other starts than random ones bring.
+Both peers need attention without fused kernels, and get it. All use the same network, a mini-batch
+of 16 training images of cues and one thread, and run in turns, each search with another start
+vector; times are CPU seconds. Products and eigenvalues are first checked against double precision.
+Networks are trained briefly beforehand. Finally, random start vectors are compared with others.
 """
 
 from __future__ import annotations
@@ -45,26 +45,26 @@ from retinoscope.run.subject import load_subject
 
 K, SIZE, BATCHES, IMAGES = 5, 16, 3, 1024
 STEPS, EPOCH = 64, 8
-"""Of the training beforehand, and how many mini-batches it goes through again and again."""
+"""Number of training steps beforehand, and of mini-batches, which are used repeatedly."""
 RATES = {"resnet20_cifar": 2e-3, "ViT-Tiny": 5e-4}
 BARS = {
     "resnet20_cifar": {"PyHessian": 3.8, "curvlinops": 3.5, "product": 8.0},
     "ViT-Tiny": {"PyHessian": 3.5, "curvlinops": 2.1, "product": 6.6},
 }
 TOLERANCE = 1e-3
-"""Relative error that is asked of all; PyHessian takes it for another thing, and may exceed it."""
+"""Requested relative error; PyHessian interprets it differently and may exceed it."""
 SAME_EXACTLY, SAME_ROUNDED, SAME_REFERENCE = 1e-10, 1e-4, 1e-8
-"""Products in double precision, in single precision; searches in double precision."""
+"""Tolerances: products in double and in single precision, searches in double precision."""
 SAME_FORWARD = 1e-3
-"""Products of curvlinops in double precision: it goes forward, and torch 2.15's forward derivative
-of a layer norm's gain is off (tests/probes/test_hessian.py, by finite differences)."""
+"""Tolerance for products of curvlinops in double precision: it uses forward mode, and torch 2.15's
+forward derivative of a layer norm's gain is wrong (tests/probes/test_hessian.py shows it)."""
 LONG = 20.0
-"""Seconds from which on a run is timed a fifth as often, and three times at least."""
+"""Runs of more seconds than this are timed a fifth as often, but at least three times."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """Eigenvalues, the largest magnitude first, and how many products they took."""
+    """Eigenvalues, and the number of products that they took."""
 
     values: np.ndarray
     products: int
@@ -76,12 +76,12 @@ class Found:
 
 
 def main() -> None:
-    """Print the lines of each network; exit with 1 where answers disagree."""
+    """Print the lines of each network; exit with 1 if results disagree."""
     arguments = asked(
         __doc__, pairs=15, batches=8, steps=STEPS, checked=BATCHES, networks=tuple(NETWORKS),
         spectrum=("resnet20_cifar",),
     )  # fmt: skip
-    warnings.simplefilter("ignore")  # of the peers, about their own ways
+    warnings.simplefilter("ignore")  # warnings of the peers
     spectrum = chosen(arguments.spectrum)
     for called in chosen(arguments.networks):
         subject = warmed(called, arguments.steps)
@@ -95,7 +95,7 @@ def main() -> None:
 
 
 def chosen(words: Sequence[str]) -> list[str]:
-    """The networks whose names begin so."""
+    """The networks whose names begin with these words."""
     for word in words:
         if not any(name.lower().startswith(word.lower()) for name in NETWORKS):
             raise SystemExit(f"No network is called {word!r}. There are: {', '.join(NETWORKS)}.")
@@ -109,7 +109,7 @@ def mini_batches(subject: Subject, number: int) -> list[Batch]:
 
 
 def warmed(called: str, steps: int = STEPS) -> Subject:
-    """A network that was trained for a moment on a few mini-batches, always in the same way."""
+    """A network that was trained briefly on a few mini-batches, always in the same way."""
     subject = load_subject(NETWORKS[called], "cues", pretrained=False, images=IMAGES)
     optimiser = torch.optim.AdamW(subject.model.parameters(), RATES[called], weight_decay=0.05)
     batches, losses = mini_batches(subject, EPOCH), []
@@ -142,14 +142,14 @@ def in_double(subject: Subject) -> Subject:
 
 
 def ours(subject: Subject, batch: Batch, seed: int) -> Found:
-    """As the probe does it."""
+    """Lanczos, as in the probe."""
     curvature = Curvature(subject.backbone, subject.batch_loss, batch)
     found = Lanczos(k=K, tolerance=TOLERANCE)(curvature.product, curvature.like, seed)
     return Found(found.values, found.products)
 
 
 def for_pyhessian(subject: Subject, batch: Batch) -> Any:
-    """Its matrix."""
+    """The Hessian as PyHessian's object."""
     module = peer("pyhessian.hessian", "pyhessian")
     data = (subject.to_device(batch.images), batch.labels)
     with sdpa_kernel(SDPBackend.MATH):
@@ -157,19 +157,19 @@ def for_pyhessian(subject: Subject, batch: Batch) -> Any:
 
 
 def pyhessian(subject: Subject, batch: Batch, seed: int) -> Found:
-    """Power iteration, one value after the other."""
+    """Power iteration by PyHessian, one value after the other."""
     module = peer("pyhessian.hessian", "pyhessian")
     torch.manual_seed(seed)  # it draws from the global generator
     counted = patch.object(module, "hessian_vector_product", wraps=module.hessian_vector_product)
     with counted as product:
         matrix = for_pyhessian(subject, batch)
         values, _ = matrix.eigenvalues(maxIter=100, tol=TOLERANCE, top_n=K)
-    subject.model.zero_grad(set_to_none=True)  # its gradients hang on to the graph
+    subject.model.zero_grad(set_to_none=True)  # its gradients keep the graph alive
     return Found(np.array(values), product.call_count)
 
 
 def for_curvlinops(subject: Subject, batch: Batch) -> Any:
-    """Its matrix."""
+    """The Hessian as curvlinops's operator."""
     module = peer("curvlinops", "curvlinops-for-pytorch==3.0.1")
     return module.HessianLinearOperator(
         subject.model, nn.CrossEntropyLoss(), list(subject.model.parameters()),
@@ -178,7 +178,7 @@ def for_curvlinops(subject: Subject, batch: Batch) -> Any:
 
 
 def curvlinops(subject: Subject, batch: Batch, seed: int, tolerance: float = TOLERANCE) -> Found:
-    """Implicitly restarted Lanczos by ARPACK."""
+    """Implicitly restarted Lanczos by ARPACK, with curvlinops's products."""
     linalg = peer("scipy.sparse.linalg", "scipy")
     matrix, products = for_curvlinops(subject, batch).to_scipy(), count()
 
@@ -197,7 +197,7 @@ SEARCHES = {"ours": ours, "PyHessian": pyhessian, "curvlinops": curvlinops}
 
 
 def products(subject: Subject, batch: Batch) -> dict[str, Tensor]:
-    """Of each one's matrix and the same vector, in the precision of the network."""
+    """The products of each one's matrix with the same vector, in the network's precision."""
     curvature = Curvature(subject.backbone, subject.batch_loss, batch)
     drawn = torch.randn(len(curvature.like), generator=torch.Generator().manual_seed(0))
     vector = drawn.to(curvature.like)
@@ -215,9 +215,9 @@ def products(subject: Subject, batch: Batch) -> dict[str, Tensor]:
 def same_matrices(called: str, subject: Subject, wanted: int) -> list[Batch]:
     """Mini-batches on which all multiply by the same matrix; an error if there are too few.
 
-    In double precision they must, as far as torch lets them. In single precision one ReLU of a
-    million whose input is all but 0 may be rounded to the other side, which changes the matrix, for
-    whoever multiplies by it. Where that is so, there is no comparing a search with one in double
+    In double precision they must agree, as far as torch allows. In single precision, one ReLU in a
+    million whose input is almost 0 may be rounded to the other side, which changes the matrix for
+    every implementation. On such mini-batches, a search cannot be compared with one in double
     precision.
     """
     double, kept = in_double(subject), []
@@ -227,13 +227,13 @@ def same_matrices(called: str, subject: Subject, wanted: int) -> list[Batch]:
         if errors["ours"] > SAME_EXACTLY or errors["curvlinops"] > SAME_FORWARD:
             raise SystemExit(f"{called}: they multiply by different matrices: {errors}")
         if errors["curvlinops"] > SAME_EXACTLY:
-            print(f"{called}: curvlinops is off the two others by {errors['curvlinops']:.1e}")
+            print(f"{called}: curvlinops differs from the others by {errors['curvlinops']:.1e}")
         rounded = {n: apart(found, exact[n]) for n, found in products(subject, batch).items()}
         fits = max(rounded.values()) < SAME_ROUNDED
         listed = ", ".join(f"{name} {error:.1e}" for name, error in rounded.items())
         print(
-            f"{called}: mini-batch {number}: products are off double precision by {listed}"
-            f"{'' if fits else '; set aside, rounding has changed the matrix'}",
+            f"{called}: mini-batch {number}: relative errors of products: {listed}"
+            f"{'' if fits else '; not used, because rounding has changed the matrix'}",
             flush=True,
         )
         kept += [batch] if fits else []
@@ -243,19 +243,19 @@ def same_matrices(called: str, subject: Subject, wanted: int) -> list[Batch]:
 
 
 def apart(found: Tensor, truth: Tensor) -> float:
-    """The relative distance of two vectors."""
+    """The relative distance between two vectors."""
     return float((found.detach().double() - truth).norm() / truth.norm())
 
 
 def same_answers(called: str, subject: Subject, batches: Sequence[Batch]) -> float:
-    """What each finds against double precision, or an error; the seconds of the slowest run."""
+    """Check all results against double precision; returns the seconds of the slowest search."""
     double = in_double(subject)
     truths = [reference(double, batch) for batch in batches]
     listed = ", ".join(f"{value:.6g}" for value in truths[0])
     print(f"{called}: eigenvalues of the first mini-batch: {listed}", flush=True)
     if called == "resnet20_cifar":
         off = curvlinops(double, batches[0], 0, tolerance=1e-10).off(truths[0])
-        print(f"{called}: the reference is {off:.1e} off curvlinops in double precision")
+        print(f"{called}: the reference differs from curvlinops in double precision by {off:.1e}")
         if off > SAME_REFERENCE:
             raise SystemExit(f"{called}: the reference is wrong.")
     slowest = 0.0
@@ -265,14 +265,14 @@ def same_answers(called: str, subject: Subject, batches: Sequence[Batch]) -> flo
         slowest = max(slowest, (time.process_time() - start) / len(batches))
         off = max(one.off(truth) for one, truth in zip(found, truths, strict=True))
         counts = ", ".join(str(one.products) for one in found)
-        print(f"{called}: {name} is off by {off:.1e} at most, in {counts} products", flush=True)
+        print(f"{called}: {name}: largest relative error {off:.1e}, products {counts}", flush=True)
         if off > TOLERANCE and name != "PyHessian":
-            raise SystemExit(f"{called}: the answers of {name} are wrong.")
+            raise SystemExit(f"{called}: the eigenvalues of {name} are wrong.")
     return slowest
 
 
 def reference(double: Subject, batch: Batch) -> np.ndarray:
-    """The eigenvalues as exactly as can be."""
+    """The eigenvalues, as accurate as possible."""
     curvature = Curvature(double.backbone, double.batch_loss, batch)
     search = Lanczos(k=K, tolerance=1e-10, products=600)
     found = search(curvature.product, curvature.like, seed=1000)
@@ -282,7 +282,7 @@ def reference(double: Subject, batch: Batch) -> np.ndarray:
 
 
 def compare_times(called: str, subject: Subject, batch: Batch, turns: int) -> None:
-    """Let the three take turns; print the ratios."""
+    """Time the three in turns, and print the ratios."""
     seeds = {name: count() for name in SEARCHES}
     runs = [
         lambda name=name, search=search: search(subject, batch, next(seeds[name]))
@@ -295,7 +295,7 @@ def compare_times(called: str, subject: Subject, batch: Batch, turns: int) -> No
 
 
 def compare_product(called: str, subject: Subject, batch: Batch, turns: int) -> None:
-    """A product in units of the forward pass of the same images."""
+    """Time a product relative to a forward pass of the same images."""
     curvature = Curvature(subject.backbone, subject.batch_loss, batch)
 
     def product() -> Tensor:
@@ -316,7 +316,7 @@ def compare_product(called: str, subject: Subject, batch: Batch, turns: int) -> 
 
 
 def compare_starts(called: str, subject: Subject, number: int) -> None:
-    """What random starts take, and what those take that all mini-batches could share."""
+    """Compare random start vectors with those that mini-batches could share."""
     first, *batches = mini_batches(subject, 1 + number)
     curvature = Curvature(subject.backbone, subject.batch_loss, first)
     known = Lanczos(k=K, tolerance=TOLERANCE)(curvature.product, curvature.like, 0)
@@ -327,7 +327,7 @@ def compare_starts(called: str, subject: Subject, number: int) -> None:
         truths.append(one.pop("thrice").values)
         for name, answer in one.items():
             found.setdefault(name, []).append(answer)
-    print(f"{called}: {number} further mini-batches, searches that begin with")
+    print(f"{called}: {number} further mini-batches, searches that start from")
     for name, answers in found.items():
         mean = statistics.mean(one.products for one in answers)
         wrong = sum(one.off(truth) > TOLERANCE for one, truth in zip(answers, truths, strict=True))
@@ -335,13 +335,13 @@ def compare_starts(called: str, subject: Subject, number: int) -> None:
 
 
 def each_start(curvature: Curvature, known: Eigenpairs, seed: int) -> dict[str, Found]:
-    """One mini-batch from every start, and the truth from a random one with thrice the products."""
+    """Search one mini-batch from every start; the reference uses three times the products."""
     search, like = Lanczos(k=K, tolerance=TOLERANCE), curvature.like
     draws = torch.Generator().manual_seed(seed)
     noise = torch.randn(len(like), generator=draws)
 
     def start(direction: Tensor) -> Found:
-        # Not by a call: its look-out for copies of eigenvalues takes a random start for granted.
+        # Not by calling it: its check for repeated eigenvalues assumes a random start.
         begin = direction / direction.norm() + 0.1 * noise / noise.norm()
         pairs = search._search(curvature.product, begin, like.new_empty(0, len(like)), draws)
         return Found(pairs.values, pairs.products)
@@ -353,16 +353,16 @@ def each_start(curvature: Curvature, known: Eigenpairs, seed: int) -> dict[str, 
     again = replace(search, again=True)(curvature.product, like, seed)
     return {
         "noise": Found(chance.values, chance.products),
-        "noise, and once more beside what was found": Found(again.values, again.products),
-        "the first mini-batch's eigenvectors and a tenth of noise": start(known.vectors.sum(0)),
-        "the gradient and a tenth of noise": start(curvature.gradient),
+        "noise, then again orthogonally to what was found": Found(again.values, again.products),
+        "the first mini-batch's eigenvectors plus 10 % noise": start(known.vectors.sum(0)),
+        "the gradient plus 10 % noise": start(curvature.gradient),
         "the space of the first mini-batch's eigenvectors": block(curvature, known, search),
         "thrice": Found(truth.values, truth.products),
     }
 
 
 def block(curvature: Curvature, known: Eigenpairs, search: Lanczos) -> Found:
-    """Rayleigh and Ritz in a space that grows by the residual of the first value not yet found."""
+    """Rayleigh-Ritz in a space that grows by the residual of the first unconverged value."""
     basis = torch.linalg.qr(known.vectors.T)[0].T
     images = torch.stack([curvature.product(vector) for vector in basis])
     while True:

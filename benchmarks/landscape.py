@@ -1,20 +1,20 @@
-"""The loss on a plane of weights: against bare forward passes, the original way, loss-landscapes.
+"""Time of a loss landscape, against forward passes, the original method and loss-landscapes.
 
     python benchmarks/landscape.py
-    python benchmarks/landscape.py --points 3 --images 32 --pairs 2      for a look
+    python benchmarks/landscape.py --points 3 --images 32 --pairs 2      for a quick look
 
-A small ResNet that was trained for a moment, clean training images of cues, one thread, CPU
-seconds. All take turns:
+Uses a small ResNet that was trained briefly, clean training images of cues and one thread, and
+measures CPU seconds. All run in turns:
 
-- forward is the network on the same images once for each point: nobody can do without
-- ours is the probe in a fresh run folder with all that belongs to it, but for loading the model
-- the twin is how Park & Kim (2022, arXiv:2202.06709) do it, written anew: for each point a state
-  of new tensors is loaded into the network, which is evaluated, and a figure is drawn and saved
-- loss-landscapes is ``random_plane`` with filter normalisation on all images at once. Its points
-  are others, so only its seconds are compared
+- forward is the network on the same images, once for each point, which every method needs
+- ours is the probe in a new run folder, including everything except loading the model
+- the twin reimplements the method of Park & Kim (2022, arXiv:2202.06709): for each point, a state
+  dict of new tensors is loaded into the network, which is evaluated, and a figure is saved
+- loss-landscapes is ``random_plane`` with filter normalisation on all images at once. It evaluates
+  other points, so only its time is compared
 
-Checked first: in the middle is the loss of the untouched network, bit for bit, and everywhere else
-that of the twin.
+First it checks that the centre has the loss of the unchanged network, bit for bit, and that all
+points agree with the twin.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ from retinoscope.run.run import measure
 NETWORK = "resnet20_cifar"
 FORWARD_BAR, PEER_BAR = 1.05, 1.0
 AGREED = 1e-5
-"""Relative; both are in single precision, and add the same in another order."""
+"""Relative tolerance; both use single precision, and sum in another order."""
 BINS = 10
 
 
 def main() -> None:
-    """Print the ratios; exit with 1 where answers disagree."""
+    """Print the ratios; exit with 1 if results disagree."""
     arguments = asked(__doc__, pairs=3, points=11, images=200)
     subject = warmed(NETWORK)
     probe = Landscape(points=arguments.points, images="clean", max_images=arguments.images)
@@ -58,14 +58,14 @@ def main() -> None:
 
 
 def ours(probe: Landscape, subject: Subject) -> LandscapeResult:
-    """What a user gets."""
+    """The probe, as a user runs it."""
     result = measure(probe, subject)
     assert isinstance(result, LandscapeResult)
     return result
 
 
 def forward(subject: Subject, batches: Sequence[Batch], points: int) -> None:
-    """Nothing but the network."""
+    """Only the forward passes of all points."""
     with torch.inference_mode():
         for _ in range(points):
             for batch in batches:
@@ -73,7 +73,7 @@ def forward(subject: Subject, batches: Sequence[Batch], points: int) -> None:
 
 
 def twin(probe: Landscape, subject: Subject, batches: Sequence[Batch]) -> np.ndarray:
-    """The loss at each point in the original way, rows along the second direction."""
+    """The loss at each point by the original method; rows are along the second direction."""
     directions, _ = probe._directions(subject, {})
     base = {name: value.clone() for name, value in subject.backbone.state_dict().items()}
     found = np.empty((probe.points, probe.points))
@@ -91,7 +91,7 @@ def twin(probe: Landscape, subject: Subject, batches: Sequence[Batch]) -> np.nda
 
 
 def evaluated(subject: Subject, batches: Sequence[Batch], picture: Path) -> float:
-    """The mean loss; how sure and how right the network is goes into a picture."""
+    """The mean loss; confidence and accuracy are drawn into a picture."""
     losses, sure, right = [], [], []
     with torch.no_grad():
         for batch in batches:
@@ -106,7 +106,7 @@ def evaluated(subject: Subject, batches: Sequence[Batch], picture: Path) -> floa
 
 
 def draw(sure: np.ndarray, right: np.ndarray, picture: Path) -> None:
-    """A reliability diagram: accuracy by confidence, and how many images there are of each."""
+    """A reliability diagram: accuracy by confidence, and the number of images per bin."""
     edges = np.linspace(0, 1, BINS + 1)
     places = np.clip(np.digitize(np.nan_to_num(sure), edges) - 1, 0, BINS - 1)
     counts = np.bincount(places, minlength=BINS)
@@ -120,7 +120,7 @@ def draw(sure: np.ndarray, right: np.ndarray, picture: Path) -> None:
 
 
 def loss_landscapes(probe: Landscape, subject: Subject, images: Tensor, labels: Tensor) -> None:
-    """A copy of the network is moved: by default it would be left elsewhere."""
+    """Run loss-landscapes on a copy of the network, because it changes the weights."""
     module = peer("loss_landscapes", "loss-landscapes==3.0.6")
     metrics = peer("loss_landscapes.metrics", "loss-landscapes==3.0.6")
     torch.manual_seed(0)  # it draws from the global generator
@@ -131,34 +131,34 @@ def loss_landscapes(probe: Landscape, subject: Subject, images: Tensor, labels: 
 
 
 def agree(probe: Landscape, subject: Subject, batches: Sequence[Batch]) -> None:
-    """The same losses by ours and the twin, and weights that are as before, or an error."""
+    """Check that ours and the twin give the same losses, and that the weights are unchanged."""
     before = scored(subject, batches).nll
     result, half = ours(probe, subject), probe.points // 2
     middle = float(result.nll[half, half])
     kept = state_hash(subject.backbone) == subject.state
     if not middle == result.centre_nll == before == scored(subject, batches).nll or not kept:
-        raise SystemExit(f"The middle is {middle!r}, the network's own loss {before!r}.")
+        raise SystemExit(f"The centre is {middle!r}, the network's own loss {before!r}.")
     theirs = twin(probe, subject, batches)
     finite = np.isfinite(theirs)
     if (finite != np.isfinite(result.nll)).any():
-        raise SystemExit("Ours and the twin are not finite at other points.")
+        raise SystemExit("Ours and the twin differ in which points are finite.")
     off = float(np.max(np.abs(result.nll - theirs)[finite] / theirs[finite]))
     print(
-        f"{NETWORK}: {result.images} images, {result.nll.size} points; the middle is the network's "
-        f"own loss {middle:.6f} exactly; all points from {theirs.min():.3f} to {theirs.max():.3g}, "
-        f"{result.not_finite} of them not finite; ours is off the twin by {off:.1e} at most",
+        f"{NETWORK}: {result.images} images, {result.nll.size} points; the centre is exactly the "
+        f"network's own loss {middle:.6f}; points from {theirs.min():.3f} to {theirs.max():.3g}, "
+        f"{result.not_finite} of them not finite; ours and the twin differ by at most {off:.1e}",
         flush=True,
     )
     if not off <= AGREED:
-        raise SystemExit(f"They do not agree: {AGREED:.0e} is the bar.")
+        raise SystemExit(f"They do not agree: the bar is {AGREED:.0e}.")
 
 
 def compare(probe: Landscape, subject: Subject, batches: Sequence[Batch], turns: int) -> None:
-    """Let the four take turns; print the ratios."""
+    """Time the four in turns, and print the ratios."""
     points = probe.points**2
     images = torch.cat([batch.images for batch in batches])
     labels = torch.cat([batch.labels for batch in batches if batch.labels is not None])
-    loss_landscapes(replace(probe, points=3), subject, images, labels)  # the others have run
+    loss_landscapes(replace(probe, points=3), subject, images, labels)  # warm-up
     bare, mine, original, theirs = take_turns(
         (
             lambda: forward(subject, batches, points),

@@ -1,4 +1,4 @@
-"""Two ways of doing one thing, timed in turns: A B A B …, so that a busy machine slows both."""
+"""Time two functions in turns, A B A B …, so that a busy machine slows both down."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ import torch
 
 @dataclass(frozen=True)
 class Ratio:
-    """How long A takes in units of B: the median of interleaved pairs, and its quartiles."""
+    """The time of A relative to B: median and quartiles over interleaved pairs."""
 
     median: float
     low: float
     high: float
     pairs: int
     seconds: tuple[float, float]
-    """Median seconds of A and of B; they prove nothing, but tell what was measured."""
+    """Median seconds of A and of B, only for orientation."""
 
     @classmethod
     def of(cls, a: Sequence[float], b: Sequence[float]) -> Ratio:
-        """From the seconds of each turn."""
+        """The ratio from the seconds of each turn."""
         low, median, high = statistics.quantiles([x / y for x, y in zip(a, b, strict=True)], n=4)
         return cls(median, low, high, len(a), (statistics.median(a), statistics.median(b)))
 
@@ -53,9 +53,9 @@ def take_turns(
     """The seconds of each run in each turn, A B C A B C and so on.
 
     Args:
-        runs: What is timed; let each have run before.
-        turns: How many times.
-        clock: ``time.process_time`` counts what the CPU spends on this process alone.
+        runs: The functions to time; each should have run once before.
+        turns: Number of turns.
+        clock: Use ``time.process_time`` to count only the CPU time of this process.
     """
     times: list[list[float]] = [[] for _ in runs]
     for _ in range(turns):
@@ -67,22 +67,22 @@ def take_turns(
 
 
 def peer(module: str, package: str) -> Any:
-    """A module of a library that is compared with; if it is missing, says what to install."""
+    """A module of a library to compare with; if it is missing, the error says how to install it."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise SystemExit(f"This compares with {module} ({error}): pip install {package}") from None
+        raise SystemExit(f"This needs {module} ({error}). Install: pip install {package}") from None
 
 
 def asked(
     description: str | None, pairs: int, **options: Sequence[str] | int
 ) -> argparse.Namespace:
-    """What the command line asks for; then one thread, and a line that says where this runs.
+    """Parse the command line, limit torch to one thread, and print the machine.
 
     Args:
-        description: For ``--help``.
-        pairs: How many, if nothing else is asked for.
-        options: Further ones with their defaults: a number, or several words.
+        description: Text for ``--help``.
+        pairs: Default number of pairs.
+        options: Further options with their defaults: a number, or several words.
     """
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawTextHelpFormatter
@@ -100,7 +100,7 @@ def asked(
 
 
 def machine() -> str:
-    """What a row without which is no measurement."""
+    """Threads, versions and processor, which belong to every measurement."""
     import timm
 
     return (
@@ -110,5 +110,5 @@ def machine() -> str:
 
 
 def verdict(met: bool) -> str:
-    """The bar's outcome in one word."""
+    """Whether a bar is met, in one word."""
     return "met" if met else "MISSED"

@@ -1,4 +1,4 @@
-"""What a registered network has to do, as functions that return a figure or raise."""
+"""Checks of a registered network: each returns a table cell or raises an error."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from retinoscope.models.families.preact_resnet import PreActResNet
 from retinoscope.models.order_one import draw_at_order_one
 
 COMPILE_BAR = 1e-4
-"""Relative distance of logits: float32, sums in another order through up to 150 layers."""
+"""Tolerated relative distance of logits: float32, other order of sums in up to 150 layers."""
 BF16_BAR = 0.2
-"""Relative distance of logits: 8 bits of mantissa, so 0.4 % per rounding, through all layers."""
+"""Tolerated relative distance of logits: 8 bits of mantissa, 0.4 % per rounding, all layers."""
 BF16_ROUNDING = 5
-"""The same, in units of what it costs to round weights and images and to go on in float32."""
+"""The same, relative to the error of rounding weights and images and computing in float32."""
 
 
 @dataclass
 class Case:
-    """A network under proof in eval mode, two images, and its logits."""
+    """A network to check, in eval mode, with two images and its logits."""
 
     name: str
     backend: str
@@ -39,14 +39,14 @@ class Case:
 
 def prepare(name: str, backend: str) -> Case:
     """The case of a name, with weights drawn at order one and without randomness."""
-    torch.manual_seed(0)  # where vectors are centred depends on the fresh ones
+    torch.manual_seed(0)  # drawing at order one depends on the signs of the initial vectors
     draws = any(isinstance(module, MonteCarloDropout) for module in weightless(name).modules())
     options = {"always": False} if draws else {}
     model = build(name, **options)
     draw_at_order_one(model)
     channels, *size = model.pretrained_cfg["input_size"]
     if isinstance(model, PreActResNet):
-        size = [min(64, side) for side in size]  # any size will do, and this one is fast
+        size = [min(64, side) for side in size]  # any size works, and this one is fast
     images = torch.randn(2, channels, *size, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         logits = model(images)
@@ -54,19 +54,19 @@ def prepare(name: str, backend: str) -> Case:
 
 
 def build(name: str, **options: Any) -> Any:
-    """The network in eval mode, with fresh weights."""
+    """The network in eval mode, with new random weights."""
     return timm.create_model(name, **options).eval()
 
 
 def weightless(name: str) -> nn.Module:
-    """The network as it is registered, built without memory."""
+    """The network as registered, built without allocating memory."""
     with torch.device("meta"):
         return timm.create_model(name)
 
 
 @torch.no_grad()
 def forward(case: Case) -> str:
-    """Two rows of finite logits that depend on the image."""
+    """Check that logits are finite and depend on the image."""
     expected = (2, case.model.num_classes)
     demand(case.logits.shape == expected, f"{tuple(case.logits.shape)} instead of {expected}")
     demand(case.logits.isfinite().all(), "logits are not finite")
@@ -79,13 +79,13 @@ def forward(case: Case) -> str:
 
 
 def backward(case: Case) -> str:
-    """A finite gradient for every parameter; those that are zero throughout are noted."""
+    """Check that every parameter has a finite gradient; gradients that are all zero are noted."""
     torch.manual_seed(0)
     state = {key: value.clone() for key, value in case.model.named_buffers()}
     logits = case.model.train()(case.images)
     nn.functional.cross_entropy(logits, torch.arange(2)).backward()
     case.model.eval()
-    case.model.load_state_dict(state, strict=False)  # batch statistics as they were
+    case.model.load_state_dict(state, strict=False)  # restore batch statistics
     without, zero = [], []
     for key, parameter in case.model.named_parameters():
         if parameter.grad is None or not parameter.grad.isfinite().all():
@@ -109,7 +109,7 @@ def compiled(case: Case) -> str:
 
 @torch.no_grad()
 def replayed(case: Case) -> str:
-    """Whether the replay's logits have the same bits."""
+    """Check that the replay's logits have the same bits."""
     size = (case.images.shape[2], case.images.shape[3])
     return within(replay(case.model, size, name=case.name)(case.images), case.logits, 0)
 
@@ -127,9 +127,9 @@ def bf16(case: Case) -> str:
 
 @torch.no_grad()
 def stored(case: Case) -> str:
-    """Whether a fresh network with the stored weights gives logits with the same bits."""
+    """Check that a new network with the stored weights gives logits with the same bits."""
     content = safetensors.torch.save(case.model.state_dict())
-    case.model = nn.Identity()  # the last check: room for the fresh one
+    case.model = nn.Identity()  # the last check: free memory for the new network
     fresh = build(case.name, **case.options)
     fresh.load_state_dict(safetensors.torch.load(content))
     return within(fresh(case.images), case.logits, 0)
@@ -137,7 +137,7 @@ def stored(case: Case) -> str:
 
 @torch.no_grad()
 def features(case: Case) -> str:
-    """How many maps there are; a kernel without padding, such as PiT's, may lose a position."""
+    """The number of maps; a kernel without padding, such as PiT's, may lose a position."""
     model = build(case.name, features_only=True)
     maps, info = model(case.images), model.feature_info
     if getattr(model, "output_fmt", "") == "NHWC":
@@ -147,7 +147,7 @@ def features(case: Case) -> str:
         found = tuple(state.shape)
         lost = [named - there for named, there in zip(grid, found[2:], strict=True)]
         fits = found[:2] == (2, channels) and all(0 <= side <= 1 for side in lost)
-        demand(fits, f"{found} at reduction {reduction}, where {(2, channels, *grid)} are named")
+        demand(fits, f"{found} at reduction {reduction}, but {(2, channels, *grid)} declared")
         if any(lost):
             case.notes.append(f"maps of {found[2:]} at reduction {reduction}, not {tuple(grid)}")
     return f"{len(maps)} maps"
@@ -160,20 +160,20 @@ CHECKS: dict[str, Callable[[Case], str]] = {
 
 
 def demand(holds: bool | Tensor, otherwise: str) -> None:
-    """Raise where a claim does not hold."""
+    """Raise an error if a condition does not hold."""
     if not holds:
         raise ValueError(otherwise)
 
 
 def within(found: Tensor, expected: Tensor, bar: float) -> str:
-    """The relative distance of logits, if it is below ``bar``; 0 asks for the same bits."""
+    """The relative distance of logits, if it is below ``bar``; 0 requires the same bits."""
     if torch.equal(found, expected):
         return "0"
     far = distance(found, expected)
-    demand(far < bar, f"relative distance {far:.1e} where {bar:.1e} is the bar")
+    demand(far < bar, f"relative distance {far:.1e}, but the bar is {bar:.1e}")
     return f"{far:.1e}"
 
 
 def distance(found: Tensor, expected: Tensor) -> float:
-    """How far logits are from others, in units of those."""
+    """The distance between logits, relative to the expected ones."""
     return float((found - expected).norm() / expected.norm())

@@ -1,16 +1,16 @@
-"""Prove every network that we register with timm, with weights drawn at order one.
+"""Check every network that we register with timm, with weights drawn at order one.
 
-- forward: finite logits of two images; dropout that stays on in eval mode does
+- forward: finite logits for two images; Monte Carlo dropout stays active in eval mode
 - backward: in training mode, every parameter gets a finite gradient
-- compile: torch.compile in one graph gives the eager logits, but for rounding
-- replay: taken apart and put together again it gives the eager logits, bit for bit
-- bf16: the logits in bfloat16 are near those in float32
-- safetensors: weights written and read into a fresh network give the same logits, bit for bit
-- features: features_only gives maps of the channels and reductions that it names
+- compile: torch.compile in one graph gives the eager logits, up to rounding
+- replay: the model run unit by unit gives the eager logits, bit for bit
+- bf16: the logits in bfloat16 are close to those in float32
+- safetensors: weights saved and loaded into a new network give the same logits, bit for bit
+- features: features_only gives maps with the channels and reductions that it declares
 
-Prints a line per name, a table, and what went wrong; exits with 1 where anything did. Each row is
-kept in a file as soon as it is known; a run that was stopped goes on where it was, unless the code
-or a library has changed since.
+Prints a line per name, a table, and all failures; exits with 1 if there are any. Each row is saved
+to a file as soon as it is finished; an interrupted run resumes, unless the code or a library has
+changed since.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ ROOMS = ("models", "layers", "anatomy", "core")
 SMALL = 1_000_000
 """Parameters up to which inductor compiles in reasonable time; each family has such a network."""
 LARGE = 100_000_000
-"""Parameters from which networks are proved one at a time, to stay within 8 GB."""
+"""Parameters above which networks are checked one at a time, to stay within 8 GB."""
 
 
 @dataclass
 class Row:
-    """What became of one name."""
+    """The results for one name."""
 
     name: str
     parameters: int = 0
@@ -64,11 +64,11 @@ class Row:
     failures: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     seconds: float = 0.0
-    """Of processor time, the compiler's among them."""
+    """Processor time, including that of the compiler."""
 
 
 def main() -> None:
-    """Make all rows; print them."""
+    """Compute all rows and print them."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
@@ -77,13 +77,13 @@ def main() -> None:
     parser.add_argument(
         "--backend",
         default="auto",
-        help=f"of torch.compile; auto: inductor up to {SMALL:,} parameters, aot_eager beyond",
+        help=f"for torch.compile; auto: inductor up to {SMALL:,} parameters, then aot_eager",
     )
     parser.add_argument("--cache", type=Path, default=CACHE, help="folder for finished rows")
     arguments = parser.parse_args()
     names = [n for n in own_models() if any(fnmatch(n, pattern) for pattern in arguments.names)]
     if not names:
-        parser.error(f"No name is like {' or '.join(arguments.names)}. See: retinoscope list")
+        parser.error(f"No name matches {' or '.join(arguments.names)}. See: retinoscope list")
     rows = collect(names, arguments.jobs, arguments.backend, arguments.cache)
     Console(width=160).print(table(rows))
     for row in rows:
@@ -97,12 +97,12 @@ def main() -> None:
 
 
 def collect(names: list[str], jobs: int, backend: str, cache: Path) -> list[Row]:
-    """A row per name, from the file of finished rows where it is there; the large ones alone."""
+    """One row per name, from the file of finished rows if possible; large ones one at a time."""
     path = cache / f"{backend}.{state_of_the_code()}.jsonl"
     rows = kept(path)
     missing = [name for name in names if name not in rows]
     large = [name for name in missing if parameters(name) > LARGE]
-    print(f"{len(missing)} of {len(names)} names to prove; rows are kept in {path}")
+    print(f"{len(missing)} of {len(names)} names to check; rows are saved in {path}")
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as file:
         for some, workers in (([n for n in missing if n not in large], jobs), (large, 1)):
@@ -115,7 +115,7 @@ def collect(names: list[str], jobs: int, backend: str, cache: Path) -> list[Row]
 
 
 def proved(names: list[str], jobs: int, backend: str) -> Iterator[Row]:
-    """Rows as they become known."""
+    """Yield rows as they are finished."""
     if not names:
         return
     with get_context("spawn").Pool(jobs, maxtasksperchild=8) as pool:
@@ -125,7 +125,7 @@ def proved(names: list[str], jobs: int, backend: str) -> Iterator[Row]:
 
 
 def kept(path: Path) -> dict[str, Row]:
-    """The rows of a file by their names, without those that were cut off."""
+    """The rows of a file by name, without incomplete lines."""
     rows = {}
     for text in path.read_text().splitlines() if path.exists() else ():
         with suppress(json.JSONDecodeError):
@@ -135,7 +135,7 @@ def kept(path: Path) -> dict[str, Row]:
 
 
 def state_of_the_code() -> str:
-    """Changes whenever a row could change."""
+    """A hash that changes whenever a row could change."""
     versions = (torch.__version__, timm.__version__, safetensors.__version__)
     digest = hashlib.sha256(" ".join(versions).encode())
     package = Path(retinoscope.__file__).parent
@@ -146,14 +146,14 @@ def state_of_the_code() -> str:
 
 
 def parameters(name: str) -> int:
-    """How many a network has; 0 where it cannot be built, as its row will say."""
+    """The number of parameters; 0 if the network cannot be built, which its row will report."""
     with suppress(Exception):
         return sum(parameter.numel() for parameter in proofs.weightless(name).parameters())
     return 0
 
 
 def row_of(name: str, backend: str) -> Row:
-    """The row of one name; whatever a network raises is its row's failure."""
+    """The row of one name; any exception is recorded as a failure."""
     torch.set_num_threads(1)
     torch._inductor.config.compile_threads = 1
     warnings.filterwarnings("ignore")
@@ -179,7 +179,7 @@ def row_of(name: str, backend: str) -> Row:
 
 
 def processor_time() -> float:
-    """Seconds of this process and of those it has waited for."""
+    """Seconds of this process and of its finished children."""
     return sum(os.times()[:4])
 
 
@@ -195,7 +195,7 @@ def line(row: Row) -> str:
 
 
 def table(rows: list[Row]) -> Table:
-    """All rows."""
+    """All rows as a table."""
     made = Table("name", "parameters", "image", *CHECKS, "backend")
     for row in rows:
         image = "×".join(map(str, row.image[1:]))

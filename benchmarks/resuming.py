@@ -1,17 +1,17 @@
-"""A training that is killed, damaged and divided, against one that is left alone.
+"""Compare a training that is killed, damaged or distributed with an undisturbed one.
 
-- killed with SIGKILL at random moments and started again each time, by turns without and with a
+- killed with SIGKILL at random moments and restarted each time, alternately without and with a
   worker: the same bytes of snapshots and log at the end
-- a truncated newest checkpoint, one with a flipped bit in its weights and one in the log it holds:
-  noticed, said, and the one before leads to the same bytes
+- the newest checkpoint truncated, with a flipped bit in its weights, or with one in its log:
+  detected, reported, and the checkpoint before leads to the same bytes
 - two processes instead of one, by torchrun on the CPU: the same weights after 20 steps in float64
-  for a network without batch norm; how much differs with one, and with Mixup, is printed
-- one of two processes killed: all end within a minute, say why, and the same command goes on to the
-  same bytes as two that were left alone
+  for a network without batch norm; the difference with batch norm and with Mixup is printed
+- one of two processes killed: all end within a minute and say why, and the same command resumes and
+  ends with the same bytes as two undisturbed processes
 
-Exits with 1 where any of this does not hold. The recipe has everything that is random: RandAugment,
-erasing, Mixup and CutMix, dropout, stochastic depth; and all that has a state: AdamW, an average of
-the weights, batch norms; also sharpness-aware minimisation and clipping.
+Exits with 1 if any of these fails. The recipe includes everything that is random (RandAugment,
+erasing, Mixup and CutMix, dropout, stochastic depth) and everything that has a state (AdamW, a
+moving average of the weights, batch norms), as well as sharpness-aware minimisation and clipping.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ RECIPE = (
     "epochs=3,warmup=1,fraction=0.01,snapshots=1"
 )
 TWENTY = f"{SHORT}{RANDAUGMENT},epochs=2,warmup=0,fraction=0.0064,precision=float64"
-"""Twenty steps of 32 images, without what each process draws for itself."""
+"""Twenty steps of 32 images, without anything that each process draws separately."""
 SHARED_BAR = 1e-5
-"""Of a weight: float64 sums in another order, through 20 steps of AdamW."""
+"""Tolerated difference of a weight: float64 sums in another order, 20 steps of AdamW."""
 MINUTE = 60.0
 
 
@@ -62,7 +62,7 @@ def main() -> None:
         alone = folder / "alone"
         train(alone)
         seconds = time.monotonic() - begun
-        print(f"left alone: {seconds:.1f} s, {steps(alone)} steps", flush=True)
+        print(f"undisturbed: {seconds:.1f} s, {steps(alone)} steps", flush=True)
         times = map(json.loads, (alone / "times.jsonl").read_text().splitlines())
         starting = seconds - sum(epoch["seconds"] for epoch in times)
         proofs = [
@@ -78,7 +78,7 @@ def main() -> None:
 def start(
     out: Path, *more: str, recipe: str = RECIPE, model: str = MODEL, processes: int = 1
 ) -> subprocess.Popen[bytes]:
-    """The training as a process, which writes what it says beside its folder."""
+    """Start the training as a process, which writes its messages next to its folder."""
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
     command = [
         sys.executable, *(launcher if processes > 1 else ()), "-m", "retinoscope", "train", recipe,
@@ -90,12 +90,12 @@ def start(
 
 
 def train(out: Path, recipe: str = RECIPE, model: str = MODEL, processes: int = 1) -> str:
-    """Run it to its end; what it said."""
+    """Run the training to its end; returns its messages."""
     return finish(start(out, recipe=recipe, model=model, processes=processes), out)
 
 
 def finish(process: subprocess.Popen[bytes], out: Path) -> str:
-    """Wait for its end; what it said."""
+    """Wait for the end of a training; returns its messages."""
     code, text = process.wait(), words(out).read_text()
     if code:
         raise SystemExit(f"{out.name} ended with {code}: {text[-2000:]}")
@@ -103,22 +103,22 @@ def finish(process: subprocess.Popen[bytes], out: Path) -> str:
 
 
 def words(out: Path) -> Path:
-    """Where a training writes what it says."""
+    """The file with the messages of a training."""
     return out.with_name(f"{out.name}.txt")
 
 
 def killed(folder: Path, starting: float, kills: int, draw: random.Random) -> bool:
-    """Kill at random moments, from before the first import to after the last epoch but one."""
+    """Kill it at random moments, from before the first import to the last epoch."""
     out, total = folder / "killed", steps(folder / "alone")
-    # A third falls on the start, where much of the time goes; the rest is spread over the steps.
+    # A third of the kills is at the start, which takes much of the time; the others during steps.
     targets = [0.0, 0.0, *sorted(draw.uniform(0, 0.9 * total) for _ in range(kills - 2))]
     hits, writing, fresh = 0, 0, 0
     for place, target in enumerate(targets):
         process = start(out, "--workers", str(place % 2))
         if place % 3 == 0:
-            time.sleep(draw.uniform(0, 0.6 * starting))  # what was measured has an end, too
+            time.sleep(draw.uniform(0, 0.6 * starting))  # ``starting`` includes the exit
         else:
-            # Not before something new was kept, lest all kills fall on the start.
+            # Wait for a new checkpoint first, or all kills would be at the start.
             step = min(max(target, reached(out) + 1), 0.9 * total)
             wait(process, out, step, half_written=place % 3 == 2)
             time.sleep(draw.uniform(0, 0.2) if place % 3 == 1 else 0)
@@ -141,7 +141,7 @@ def killed(folder: Path, starting: float, kills: int, draw: random.Random) -> bo
 def wait(
     process: subprocess.Popen[bytes], out: Path, step: float, half_written: bool = False
 ) -> None:
-    """Until a checkpoint of that step is there, and perhaps one half; or the process has ended."""
+    """Wait for a checkpoint of that step, or one being written, or the end of the process."""
     while process.poll() is None:
         if reached(out) >= step and (is_writing(out) or not half_written):
             return
@@ -149,7 +149,7 @@ def wait(
 
 
 def damaged(folder: Path) -> Iterator[bool]:
-    """Three kinds of harm to the newest of two checkpoints, each in a copy of the folder."""
+    """Damage the newest of two checkpoints in three ways, each in a copy of the folder."""
     half = folder / "half"
     process = start(half)
     wait(process, half, steps(folder / "alone") / 2)
@@ -159,7 +159,7 @@ def damaged(folder: Path) -> Iterator[bool]:
     for name, harm in (
         ("truncated", lambda content: content[:-1000]),
         ("flipped bit in the weights", lambda content: flipped(content, len(content) * 3 // 4)),
-        ("flipped bit in the log that it holds", in_log),
+        ("flipped bit in its log", in_log),
     ):
         out = folder / name.replace(" ", "-")
         shutil.copytree(half, out)
@@ -171,30 +171,30 @@ def damaged(folder: Path) -> Iterator[bool]:
         noticed = f"{newest}' is damaged" in text and "The one before is used" in text
         same = contents(out) == contents(folder / "alone")
         print(
-            f"newest checkpoint, {name}: noticed {said(noticed)}, same bytes {said(same)}",
+            f"newest checkpoint, {name}: detected {said(noticed)}, same bytes {said(same)}",
             flush=True,
         )
         yield noticed and same
 
 
 def flipped(content: bytes, place: int) -> bytes:
-    """The same but for one bit."""
+    """The same content with one bit flipped."""
     changed = bytearray(content)
     changed[place] ^= 1
     return bytes(changed)
 
 
 def in_log(content: bytes) -> bytes:
-    """With another digit in an accuracy: still numbers, still JSON."""
+    """The content with another digit in an accuracy, which is still valid JSON."""
     mark = b'\\"accuracy\\": 0.'
     return flipped(content, content.index(mark) + len(mark))
 
 
 def shared(folder: Path) -> Iterator[bool]:
-    """Two processes against one at the same batch."""
+    """Compare two processes with one at the same batch size."""
     for name, model, more, why in (
         ("no batch norm", "micro_vit", "", ""),
-        ("batch norm", "micro_resnet", "", "a batch norm sees a process's own half of the batch"),
+        ("batch norm", "micro_resnet", "", "each process's batch norms see half of the batch"),
         ("Mixup", "micro_vit", ",mixup=0.8", "each process draws its own share and mixes its half"),
     ):
         one, two = (folder / f"{name} of {count}".replace(" ", "-") for count in (1, 2))
@@ -207,8 +207,8 @@ def shared(folder: Path) -> Iterator[bool]:
         holds = off <= SHARED_BAR and steps(two) == 20
         verdict = f"no verdict, since {why}" if why else f"within {SHARED_BAR:.0e} {said(holds)}"
         print(
-            f"2 processes, {name}, {steps(two)} steps: weights differ by {off:.1e} at most, where "
-            f"they have moved by {moved:.1e}: {verdict}",
+            f"2 processes, {name}, {steps(two)} steps: weights differ by at most {off:.1e}, after "
+            f"moving by {moved:.1e}: {verdict}",
             flush=True,
         )
         if not why:
@@ -216,7 +216,7 @@ def shared(folder: Path) -> Iterator[bool]:
 
 
 def lost(folder: Path) -> bool:
-    """The second of two processes is killed, then the first, then both are left alone."""
+    """Kill the second of two processes, then the first, then let both finish."""
     train(folder / "two", processes=2)
     out, total = folder / "lost", steps(folder / "two")
     holds = True
@@ -239,25 +239,25 @@ def lost(folder: Path) -> bool:
         clear = "Start the same command again" in " ".join(words(out).read_text().split())
         print(
             f"process {rank} of 2 killed at step {reached(out)}: ended with {code} after "
-            f"{seconds:.1f} s, {len(left)} left over, a message that says what to do {said(clear)}",
+            f"{seconds:.1f} s, {len(left)} left over, message says what to do {said(clear)}",
             flush=True,
         )
         holds = holds and code not in (None, 0) and not left and clear
     train(out, processes=2)
     same = contents(out) == contents(folder / "two")
-    print(f"2 processes that were killed and went on: same bytes {said(same)}", flush=True)
+    print(f"2 processes, killed and resumed: same bytes {said(same)}", flush=True)
     return holds and same
 
 
 def parents() -> dict[int, int]:
-    """The processes of this machine, each with the one that has started it."""
+    """All processes of this machine, each with its parent."""
     command = ["ps", "-A", "-o", "pid=,ppid="]
     listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
     return dict(zip(map(int, listed[::2]), map(int, listed[1::2]), strict=True))
 
 
 def checkpoints(out: Path) -> list[Path]:
-    """Those that are there, the newest last."""
+    """All checkpoints, the newest last."""
     return sorted((out / "checkpoints").glob("step-*.safetensors"))
 
 
@@ -268,25 +268,25 @@ def reached(out: Path) -> int:
 
 
 def is_writing(out: Path) -> bool:
-    """Whether a file is half written."""
+    """Whether a file is being written."""
     return any((out / "checkpoints").glob(".*")) or any((out / "snapshots").glob(".*"))
 
 
 def steps(out: Path) -> int:
-    """How many the training has in all."""
+    """The total number of steps of the training."""
     return json.loads((out / "training.json").read_text())["steps"]["total"]
 
 
 def contents(out: Path) -> dict[str, str]:
-    """The bytes of snapshots and log; all that a training leaves but for times and versions."""
+    """Hashes of snapshots and log: everything in the folder except times and versions."""
     kept = [out / "log.jsonl", *sorted((out / "snapshots").iterdir())]
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in kept}
 
 
 def difference(one: Path, other: Path) -> float:
-    """The largest between the weights of two files."""
+    """The largest difference between the weights of two files."""
     a, b = load_file(one), load_file(other)
-    # Without the counts of batches, which are no weights.
+    # Without the batch counts of batch norms, which are not weights.
     names = [name for name in a if a[name].is_floating_point()]
     return max(float((a[name] - b[name]).double().abs().max()) for name in names)
 

@@ -1,11 +1,10 @@
-"""All probes in this revision and in another one, on the same weights: the same numbers?
+"""Compare the results of all probes between this revision and another, on the same weights.
 
-Each network is measured twice, by a process that imports the one checkout and by a process that
-imports the other: its weights come from the same files. Timm's networks are drawn at order one,
-so that no branch hides; the micro networks have their packaged weights. Snapshots for the
-trajectory are three drawings of the network. Every array and number is compared by its name,
-relative to the largest of its array; what only one revision knows is listed. Exits with 1 where a
-bar is missed.
+Each network is measured by two processes, one for each checkout, with weights from the same files.
+Weights of timm's networks are drawn at order one, so that every branch has an effect; the micro
+networks have their packaged weights. Snapshots for the trajectory are three random draws of the
+network. Every array and number is compared by name, relative to the largest value of its array;
+names that only one revision has are listed. Exits with 1 if a bar is missed.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ NETWORKS = {
     "micro_vit": "float64",
     "micro_alternet": "float32",
 }
-"""Each with the precision in which it is measured."""
+"""Networks, each with the precision of its measurement."""
 BARS = {"float64": 1e-12, "float32": 1e-5}
 SETTINGS: dict[str, dict[str, Any]] = {
     "fourier": {},
@@ -40,7 +39,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "landscape": {"points": 3, "at_most": 8, "max_images": 8},
     "trajectory": {"at_most": 8, "max_images": 8},
 }
-"""Of each probe; what a revision calls otherwise is left out there."""
+"""Settings of each probe; a revision ignores names that it does not know."""
 IMAGES = 64
 
 
@@ -64,7 +63,7 @@ def main() -> None:
 
 
 def compare(name: str, other: Path) -> bool:
-    """Measure one network with both checkouts; whether every bar is met."""
+    """Measure one network with both checkouts; returns whether every bar is met."""
     checkouts = (Path(__file__).resolve().parents[1], other.resolve())
     with tempfile.TemporaryDirectory(prefix="retinoscope-revisions-") as temporary:
         folder = Path(temporary)
@@ -78,12 +77,12 @@ def compare(name: str, other: Path) -> bool:
 
 
 def specified(name: str) -> str:
-    """Timm's networks get the ten classes of cues, or nothing with labels could be measured."""
+    """The model's name; timm's networks get the ten classes of cues, so that labels can be used."""
     return name if name.startswith("micro_") else f"{name}:num_classes=10"
 
 
 def write_weights(name: str, folder: Path) -> None:
-    """Three drawings, the last of which is the network itself."""
+    """Write three sets of weights; the last one is that of the measured network."""
     from safetensors.torch import save_file
 
     from retinoscope import load_model
@@ -99,7 +98,7 @@ def write_weights(name: str, folder: Path) -> None:
 
 
 def measure(name: str, folder: Path) -> None:
-    """All probes of one network with the code that this process imports, into a file each."""
+    """Measure all probes of one network with the code of this process, into one file each."""
     import torch
 
     import retinoscope
@@ -123,11 +122,11 @@ def measure(name: str, folder: Path) -> None:
 
 
 def walk(path: str, value: Any) -> Iterator[tuple[str, np.ndarray]]:
-    """All plain numbers of nested values by their place; the protocol says no measurement."""
+    """All plain numbers in nested values, by path, except those of the protocol."""
     if isinstance(value, dict):
         for key, inner in value.items():
             if key not in ("protocol", "seconds"):
-                # What units a result speaks of was five fields once, and is one now.
+                # The coverage of units was five fields in earlier revisions, and is one now.
                 at = path if key == "coverage" else f"{path}.{key}".lstrip(".")
                 yield from walk(at, inner)
     elif isinstance(value, list | tuple):
@@ -138,7 +137,7 @@ def walk(path: str, value: Any) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def report(name: str, probe: str, folder: Path) -> bool:
-    """Print the line of one probe; whether its bar is met."""
+    """Print the line of one probe; returns whether its bar is met."""
     here, there = (dict(np.load(folder / str(place) / f"{probe}.npz")) for place in range(2))
     both = [key for key in here if key in there]
     worst = max((difference(here[key], there[key]) for key in both), default=np.inf)
@@ -160,7 +159,7 @@ def report(name: str, probe: str, folder: Path) -> bool:
 
 
 def difference(a: np.ndarray, b: np.ndarray) -> float:
-    """The largest difference, relative to the largest value; of other shapes or gaps, infinite."""
+    """The largest difference relative to the largest value; infinite if shapes or NaNs differ."""
     if a.shape != b.shape or not np.array_equal(np.isnan(a), np.isnan(b)):
         return np.inf
     if not a.size or np.array_equal(a, b, equal_nan=True):

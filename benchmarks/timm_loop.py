@@ -1,4 +1,4 @@
-"""A training loop of timm's own parts, put together as timm's training script does it."""
+"""A training loop made of timm's parts, as in timm's training script."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from retinoscope.train.student import load_student
 
 
 class Timm:
-    """A network in timm's hands, with the settings of a recipe of ours."""
+    """A network in timm's training loop, with the settings of one of our recipes."""
 
     def __init__(
         self, recipe: Recipe, batches: Iterator[tuple[Tensor, Tensor]], per_epoch: int
@@ -47,7 +47,7 @@ class Timm:
         self._updates, self._since = 0, time.time()
 
     def step(self) -> float:
-        """One step with its bookkeeping; its loss."""
+        """Do one step with its bookkeeping; returns its loss."""
         images, targets = next(self._batches)
         self._meters["data"].update(time.time() - self._since)
         half = self._recipe.precision == "bfloat16"
@@ -71,7 +71,7 @@ class Timm:
 def timm_batches(
     recipe: Recipe, pixels: np.ndarray, labels: np.ndarray, classes: int
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """What timm's loader gives, with the recipe's augmentation."""
+    """The batches of timm's loader, with the recipe's augmentation."""
     loaded, _ = load_student(recipe)
     own, how = recipe.augmentation, loaded.preprocessing
     dataset: Any = InMemory([Image.fromarray(image) for image in pixels], labels)
@@ -85,21 +85,21 @@ def timm_batches(
             switch_prob=own.switch, label_smoothing=own.smoothing, num_classes=classes,
         ),
     )  # fmt: skip
-    # timm zooms in; for small images, padding and cutting is usual, and quicker.
+    # timm resizes random crops; for small images, padded crops are usual, and faster.
     dataset.transform.transforms[0] = RandomCrop(how.size, padding=round(own.crop * how.size[0]))
     return iter(loader)
 
 
 @dataclass
 class InMemory(Dataset[Any]):
-    """Images as timm takes them, over and over, so that an epoch does not end."""
+    """Images for timm's loader, repeated so that an epoch does not end."""
 
     images: Sequence[Image.Image]
     labels: np.ndarray
     transform: Any = None
 
     def __len__(self) -> int:
-        """Far more than are asked for."""
+        """Far more than are used."""
         return 1000 * len(self.images)
 
     def __getitem__(self, index: int) -> tuple[Any, int]:

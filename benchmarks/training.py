@@ -1,15 +1,15 @@
-"""How fast ``train`` is: against the bare passes and steps, and against a loop of timm's parts.
+"""Speed of ``train``, against a bare training loop and a loop of timm's parts.
 
 - ours is ``train`` itself with the strong CIFAR recipe: one worker that augments, Mixup and CutMix,
-  clipping, the schedule, a look at every loss
-- bare is forward, backward, step on batches in memory: as fast as any loop could be
+  clipping, the schedule, and reading every loss
+- bare is forward, backward and optimiser step on batches in memory: the fastest possible loop
 - timm's is its loader with one worker and the same augmentation, its fast collation with Mixup, its
-  loss, optimiser, schedule, clipping and meters, put together as its training script does it
+  loss, optimiser, schedule, clipping and meters, combined as in its training script
 
-All three are in this process, on one thread, and take turns: some steps of ours, of the bare one,
-of timm's, and again. The workers keep up on another core meanwhile, so let it be idle. That the
-three do the same is checked first: without augmentation they come to the same losses and weights.
-A checkpoint is timed apart, since a minute between two is longer than a turn.
+All three run in this process with one thread, in turns: some steps of ours, of the bare loop, of
+timm's, and so on. The workers run on another core, which should be idle. First it checks that the
+three do the same: without augmentation they reach the same losses and weights. Checkpoints are
+timed separately, because the minute between two is longer than a turn.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ PRECISIONS = ("float32", "bfloat16")
 CLASSES, SIDE, IMAGES = 100, 32, 2000
 BATCH = 32
 STEPS = 3
-"""Of each loop in a turn."""
+"""Steps of each loop in a turn."""
 BARE_BAR, TIMM_BAR = 0.95, 1.0
 AGREED = {"float64": 1e-9, "float32": 1e-3, "bfloat16": 2e-1}
-"""How far weights may be apart after two steps, in units of how far they have moved.
+"""Tolerated distance of weights after two steps, relative to how far they have moved.
 
-AdamW divides a gradient by its size: where it is nothing but rounding, as for the biases of keys,
-so is the step. In bfloat16 timm's loss is rounded as well; ours is taken of logits in float32.
+AdamW divides a gradient by its magnitude: where it is only rounding error, as for the biases of
+keys, so is the step. In bfloat16 timm's loss is rounded too; ours is computed in float32.
 """
 
 
@@ -78,14 +78,14 @@ def main() -> None:
 
 
 def make_images() -> tuple[np.ndarray, np.ndarray]:
-    """Pixels (N, 32, 32, 3) and labels (N,) at random."""
+    """Random pixels (N, 32, 32, 3), and labels (N,)."""
     draw = np.random.default_rng(0)
     pixels = draw.integers(0, 256, (IMAGES, SIDE, SIDE, 3), dtype=np.uint8)
     return pixels, np.arange(IMAGES) % CLASSES
 
 
 def write_images(folder: Path, pixels: np.ndarray, labels: np.ndarray) -> None:
-    """As class folders, which ``train`` reads once and keeps in memory."""
+    """Write the images as class folders, which ``train`` reads once and keeps in memory."""
     for place, (image, label) in enumerate(zip(pixels, labels, strict=True)):
         path = folder / "train" / f"{label:03d}" / f"{place:05d}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -93,18 +93,18 @@ def write_images(folder: Path, pixels: np.ndarray, labels: np.ndarray) -> None:
 
 
 class Bare:
-    """A network that does nothing but passes and steps."""
+    """A bare training loop: only forward, backward and optimiser steps."""
 
     def __init__(self, recipe: Recipe, batches: Iterator[tuple[Tensor, Tensor]]) -> None:
         loaded, _ = load_student(recipe)
         kind = torch.float64 if recipe.precision == "float64" else torch.float32
         self.model = loaded.model.to(kind).train()
-        # All parameters decay, as the recipe says; timm spares some of a network that names them.
+        # Weight decay on all parameters, as in the recipe; timm exempts those that a network lists.
         self._optimiser = make_optimiser(nn.Sequential(self.model), recipe)
         self._batches, self._precision = batches, recipe.precision
 
     def step(self) -> float | Tensor:
-        """One step; its loss, which nobody looks at."""
+        """Do one step; returns its loss, which is not read."""
         images, targets = next(self._batches)
         with torch.autocast("cpu", torch.bfloat16, enabled=self._precision == "bfloat16"):
             logits = self.model(images)
@@ -116,15 +116,15 @@ class Bare:
 
 
 def in_timms_hands(recipe: Recipe, batches: Iterator[tuple[Tensor, Tensor]]) -> Timm:
-    """A network with a schedule for as many steps as ours."""
+    """Timm's loop, with a schedule for as many steps as ours."""
     return Timm(recipe, batches, IMAGES // BATCH)
 
 
 def agree(recipe: Recipe, pixels: np.ndarray, labels: np.ndarray) -> None:
-    """Two steps of each without augmentation: the same losses and weights, or an error."""
+    """Check that two steps without augmentation give the same losses and weights."""
     quiet = Augmentation(crop=0.0, flip=False, smoothing=recipe.augmentation.smoothing)
     still = replace(recipe, augmentation=quiet, warmup=0, advance="step")
-    # The bare loop neither clips nor changes its rate; a norm of 0.1 is exceeded.
+    # The bare loop has no clipping and no schedule; gradients exceed a norm of 0.1.
     for name, make, chosen in (
         ("bare", Bare, replace(still, clip=0.0, schedule="constant")),
         ("timm's", in_timms_hands, replace(still, clip=0.1)),
@@ -132,11 +132,11 @@ def agree(recipe: Recipe, pixels: np.ndarray, labels: np.ndarray) -> None:
         off, lost = distance(make, chosen, pixels, labels)
         bar = AGREED[recipe.precision]
         print(
-            f"{recipe.model}, {recipe.precision}: ours and {name} are {off:.1e} of two steps "
-            f"apart, their losses {lost:.1e}"
+            f"{recipe.model}, {recipe.precision}: weights of ours and {name} differ by {off:.1e} "
+            f"of two steps, losses by {lost:.1e}"
         )
         if max(off, lost) > bar:
-            raise SystemExit(f"They do not agree: {bar:.0e} is the bar.")
+            raise SystemExit(f"They do not agree: the bar is {bar:.0e}.")
 
 
 def distance(
@@ -145,7 +145,7 @@ def distance(
     pixels: np.ndarray,
     labels: np.ndarray,
 ) -> tuple[float, float]:
-    """Between the weights, in units of the way they have come, and between the losses."""
+    """Distance of the weights, relative to how far they have moved, and of the losses."""
     ours, student = learner(recipe)
     before = [value.detach().clone() for value in student.parameters()]
     portions = [
@@ -155,7 +155,7 @@ def distance(
     peer = make(recipe, in_memory(recipe, student, portions))
     lost = 0.0
     for step, portion in enumerate(portions):
-        torch.manual_seed(ours.seed(step))  # for the branches that drop
+        torch.manual_seed(ours.seed(step))  # for stochastic depth
         theirs = float(peer.step())
         lost = max(lost, abs(float(ours.learn(step, portion)) - theirs))
     way = [a - b for a, b in zip(student.parameters(), before, strict=True)]
@@ -165,21 +165,21 @@ def distance(
 
 
 def learner(recipe: Recipe) -> tuple[Learner, Student]:
-    """What does a step in ``train``."""
+    """The object that does a step in ``train``, and its network."""
     loaded, _ = load_student(recipe)
     student = Student(loaded)
     return Learner(recipe, student, Plan.of(recipe, IMAGES), CLASSES, Processes()), student
 
 
 def as_images(pixels: np.ndarray) -> Tensor:
-    """Float32 (N, 3, 32, 32) in [0, 1]."""
+    """The images as float32 (N, 3, 32, 32) in [0, 1]."""
     return torch.from_numpy(pixels).permute(0, 3, 1, 2).contiguous().float() / 255
 
 
 def in_memory(
     recipe: Recipe, student: Student, portions: Sequence[Portion]
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """The batches over and over, normalised, with smoothed targets."""
+    """The batches, repeated without end, normalised, with smoothed targets."""
     kind = torch.float64 if recipe.precision == "float64" else torch.float32
     share, batches = recipe.augmentation.smoothing, []
     for portion in portions:
@@ -189,7 +189,7 @@ def in_memory(
 
 
 def compare(recipe: Recipe, pixels: np.ndarray, labels: np.ndarray, pairs: int) -> None:
-    """Let the three take turns; print the ratios."""
+    """Time the three in turns, and print the ratios."""
     ours, student = learner(recipe)
     portions = [
         Portion(as_images(pixels[at : at + BATCH]), torch.from_numpy(labels[at : at + BATCH]))
@@ -204,12 +204,12 @@ def compare(recipe: Recipe, pixels: np.ndarray, labels: np.ndarray, pairs: int) 
         written = checkpoint_seconds(ours, portions[0], Path(temporary))
     to_bare, to_timm, theirs = turns.ratio(1, 0), turns.ratio(2, 0), turns.ratio(1, 2)
     print(
-        f"{recipe.model}, {recipe.precision}, {STEPS} steps of {BATCH} images in a turn:\n"
-        f"  images per second of ours in units of the bare loop: {to_bare} "
+        f"{recipe.model}, {recipe.precision}, {STEPS} steps of {BATCH} images per turn:\n"
+        f"  images per second of ours relative to the bare loop: {to_bare} "
         f"{verdict(to_bare.median >= BARE_BAR)} (bar {BARE_BAR}); a checkpoint takes "
-        f"{written:.2f} s, one a minute {written / 60:.1%}\n"
-        f"  in units of timm's loop: {to_timm} {verdict(to_timm.median >= TIMM_BAR)} (bar "
-        f"{TIMM_BAR}); timm's in units of the bare loop: {theirs}",
+        f"{written:.2f} s, one per minute {written / 60:.1%} of the time\n"
+        f"  relative to timm's loop: {to_timm} {verdict(to_timm.median >= TIMM_BAR)} (bar "
+        f"{TIMM_BAR}); timm's relative to the bare loop: {theirs}",
         flush=True,
     )
 
@@ -219,7 +219,7 @@ class Enough(Exception):
 
 
 class Turns:
-    """Listens to a training, and lets the others run between its steps."""
+    """A listener that runs the other loops between the steps of a training."""
 
     def __init__(self, others: Sequence[Callable[[], object]], pairs: int) -> None:
         self._others, self._pairs = others, pairs
@@ -227,10 +227,10 @@ class Turns:
         self._since = 0.0
 
     def begin(self, started: Any) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def step(self, step: int) -> None:
-        """When a turn of ours is over, the others have theirs."""
+        """Run the other loops when a turn of ours is over."""
         if step % STEPS:
             return
         stamps = [time.perf_counter()]
@@ -245,24 +245,24 @@ class Turns:
         self._since = time.perf_counter()
 
     def epoch(self, row: Mapping[str, Any]) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def say(self, text: str) -> None:
-        """Print it: something is not as it should be."""
+        """Print the message: something is wrong."""
         print(f"  {text}")
 
     def end(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def ratio(self, a: int, b: int) -> Ratio:
-        """Of the times of two, ours being 0."""
+        """The ratio of the times of two loops; ours has the index 0."""
         low, median, high = statistics.quantiles([x[a] / x[b] for x in self._times], n=4)
         seconds = [statistics.median(x[place] for x in self._times) for place in (a, b)]
         return Ratio(median, low, high, len(self._times), (seconds[0], seconds[1]))
 
 
 def checkpoint_seconds(ours: Learner, portion: Portion, folder: Path) -> float:
-    """How long one takes, once the optimiser has its state: the median of three."""
+    """Seconds to write a checkpoint with the optimiser's state: the median of three."""
     ours.learn(0, portion)
     times = []
     for step in range(3):

@@ -1,10 +1,10 @@
 """Fourier and variance in one pass against the plain forward pass, and against the notebook recipe.
 
-The recipe is how the paper's notebooks measure (written anew): run the model with its blocks
-listed by hand, keep every map, then transform each in full, roll, average and cut out the diagonal,
-and take the variance of each. Everything on one thread, on images in memory; the answers are
-checked to agree first. The bound is 1: no measurement without a forward pass. With ``--against
-PATH``, the same pass by the code of another checkout, in turns.
+The recipe reimplements the paper's notebooks: run the model with its blocks listed by hand, keep
+every map, then compute the full Fourier transform of each, shift it, average it and take its
+diagonal, and compute the variance of each. Everything runs with one thread on images in memory; the
+results are checked to agree first. The bound is 1, because every measurement needs a forward pass.
+With ``--against PATH``, the same pass is timed in turns with the code of another checkout.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def main() -> None:
 
 
 def compare(called: str, name: str, checkout: Path, pairs: int) -> None:
-    """The pass by the code of this checkout and of another, in turns."""
+    """Time the pass by the code of this checkout and of another, in turns."""
     workers = [Worker(path, _WORKER, [name, IMAGES]) for path in (HERE, checkout)]
     first = [worker.work() for worker in workers]
     np.testing.assert_allclose(first[0][1], first[1][1], rtol=1e-6)
@@ -91,7 +91,7 @@ def compare(called: str, name: str, checkout: Path, pairs: int) -> None:
 
 
 def measure(called: str, subject: Subject, images: Tensor, pairs: int) -> None:
-    """Ours and the recipe, each against the forward pass of the same images."""
+    """Time ours and the recipe against the forward pass of the same images."""
     watchers = (Fourier(), Variance())
     shared, context = SharedPass(watchers), Context()
     batch = Batch(images, tuple(range(len(images))))
@@ -125,7 +125,7 @@ def notebook(model: nn.Module, images: Tensor) -> tuple[list[Tensor], list[Tenso
         side = maps.shape[-1]
         log = (torch.fft.fft2(maps).abs() + 1e-6).log()
         shifted = torch.roll(log, (side // 2, side // 2), (2, 3)).mean((0, 1))
-        # As the notebooks do: from the centre on, without the highest frequency of even sides.
+        # As in the notebooks: from the centre on, without the highest frequency of even sizes.
         half = shifted.diagonal()[side // 2 :]
         curves.append(half - half[0])
         variances.append(maps.flatten(2).var(-1).mean())
@@ -133,7 +133,7 @@ def notebook(model: nn.Module, images: Tensor) -> tuple[list[Tensor], list[Tenso
 
 
 def keep(model: nn.Module, images: Tensor) -> list[Tensor]:
-    """The maps after every block, which somebody has to list by hand for each family."""
+    """The maps after every block; blocks must be listed by hand for each family of models."""
     backbone, seen = model.backbone, []
 
     def tokens(x: Tensor) -> Tensor:
@@ -168,7 +168,7 @@ def agree(
     ours: list[object],
     theirs: tuple[list[Tensor], list[Tensor]],
 ) -> None:
-    """The same curves and variances from both, or there is nothing to compare."""
+    """Check that both give the same curves and variances."""
     fourier, variance = (
         w.combine(subject.anatomy, [p])  # pyright: ignore[reportArgumentType]
         for w, p in zip(watchers, ours, strict=True)
@@ -180,7 +180,7 @@ def agree(
     np.testing.assert_allclose(variance.variance, [float(v) for v in theirs[1]], rtol=1e-5)
     if off > 1e-4:  # single precision on both sides, logarithms of small amplitudes
         raise SystemExit(f"{subject.name}: the curves differ by {off:.1e}")
-    print(f"{subject.name}: the answers agree, curves to {off:.1e}, variances to 1e-05")
+    print(f"{subject.name}: the results agree, curves to {off:.1e}, variances to 1e-05")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Take the smallest model of every timm module apart, replay it, and write docs/zoo.md.
+"""Dissect and replay the smallest model of every timm module, and write docs/zoo.md.
 
-Weights and statistics are drawn at order one, so that no branch hides. Each row is kept in a file
-as soon as it is known; a run that was stopped goes on where it was, unless the code, torch or timm
-have changed since.
+Weights and statistics are drawn at order one, so that every branch has an effect. Each row is saved
+to a file as soon as it is finished; an interrupted run resumes, unless the code, torch or timm have
+changed since.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ BAR = 1e-5
 
 @dataclass
 class Row:
-    """What became of one module's smallest model."""
+    """The results for the smallest model of one module."""
 
     module: str
     model: str
@@ -54,7 +54,7 @@ class Row:
 
 
 def main() -> None:
-    """Make all rows, then the page."""
+    """Compute all rows, then write the page."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
@@ -72,11 +72,11 @@ def main() -> None:
 
 
 def collect(modules: list[str], jobs: int) -> list[Row]:
-    """A row per module, from its file where there is one."""
+    """One row per module, from its file if there is one."""
     rows: dict[str, Row] = {}
     columns = (TextColumn("{task.description}"), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns) as progress, get_context("spawn").Pool(jobs) as pool:
-        task = progress.add_task("taking models apart", total=len(modules))
+        task = progress.add_task("dissecting models", total=len(modules))
         for row in pool.imap_unordered(row_of, modules):
             rows[row.module] = row
             progress.update(task, advance=1, description=row.module)
@@ -84,7 +84,7 @@ def collect(modules: list[str], jobs: int) -> list[Row]:
 
 
 def row_of(module: str) -> Row:
-    """The row of one module, read from its file if that is still true, else made and kept."""
+    """The row of one module, read from its file if still valid, otherwise computed and saved."""
     path = KEPT / f"{module}.{state_of_the_code()}.json"
     if path.exists():
         return Row(**json.loads(path.read_text()))
@@ -101,7 +101,7 @@ def row_of(module: str) -> Row:
 
 
 def state_of_the_code() -> str:
-    """Changes whenever a row could change."""
+    """A hash that changes whenever a row could change."""
     digest = hashlib.sha256(f"{torch.__version__} {timm.__version__}".encode())
     for file in sorted([*Path(retinoscope.__file__).parent.rglob("*.py"), Path(__file__)]):
         digest.update(file.read_bytes())
@@ -109,7 +109,7 @@ def state_of_the_code() -> str:
 
 
 def smallest(module: str) -> tuple[str, int, tuple[int, int, int]]:
-    """The model of a module with the fewest parameters, built without memory."""
+    """The model of a module with the fewest parameters, built without allocating memory."""
     found = []
     for name in timm.list_models(module=module):
         with torch.device("meta"):
@@ -121,7 +121,7 @@ def smallest(module: str) -> tuple[str, int, tuple[int, int, int]]:
 
 
 def examine(row: Row) -> None:
-    """Take the model apart and replay it on two images."""
+    """Dissect the model and replay it on three images."""
     torch.manual_seed(0)
     model = draw_at_order_one(timm.create_model(row.model)).eval()
     start = time.perf_counter()
@@ -135,7 +135,7 @@ def examine(row: Row) -> None:
 
 
 def describe(row: Row, anatomy: Anatomy) -> None:
-    """The anatomy's part of the row."""
+    """Fill in the anatomy's part of the row."""
     row.kinds = dict(Counter(str(unit.kind) for unit in anatomy))
     row.inner = sum(1 for _ in anatomy.walk()) - len(anatomy)
     row.stages = len(anatomy.stages)
@@ -204,19 +204,19 @@ def line(row: Row) -> str:
 
 
 def failures(rows: list[Row]) -> str:
-    """The errors, in our own words."""
+    """The section about failures."""
     failed = [f"- `{row.model}`: {shortened(row.failure)}\n" for row in rows if row.failure]
     return "\n## Failures\n\n" + ("".join(failed) or "None.\n")
 
 
 def shortened(failure: str) -> str:
-    """Without the folder in which this machine keeps its packages."""
+    """The failure without the path of this machine's packages."""
     before, found, behind = failure.partition("site-packages/")
     return before[: before.rfind("(") + 1] + behind if found else failure
 
 
 def merged(rows: list[Row]) -> str:
-    """Every unit that the reasons above are about."""
+    """The list of units that are merged, of kind other, or without a grid."""
     lines = []
     for row in rows:
         notes = defaultdict(list)
