@@ -127,7 +127,7 @@ def damaged(folder: Path) -> bool:
     noticed = said_.count("is damaged") == 2 and said_.count("is stale") == 1
     notes = [json.loads(path.read_text()) for path in out.rglob("*.note.json")]
     reported = sum(len(note["redone"]) for note in notes) == 3
-    shown = (out / "report.html").read_text().count("done again:") >= 1
+    shown = (out / "report.html").read_text().count("repeated: ") >= 1
     same = contents(out) == contents(folder / "alone")
     print(
         f"truncated, flipped and stale pieces: detected {said(noticed)}, in the notes "

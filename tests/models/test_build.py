@@ -14,6 +14,7 @@ from retinoscope.core.errors import (
     WeightsMismatch,
     WrongInput,
 )
+from retinoscope.core.specification import Specification
 from retinoscope.models.anatomy import anatomy_of
 from retinoscope.models.build import build_model
 from retinoscope.models.built_file import Construction, read_construction
@@ -78,7 +79,7 @@ def test_weights_of_another_file_and_fresh_ones(built, tmp_path):
 def test_what_was_built_can_be_built_further(built, tmp_path):
     _, path = built
     further = build_model(str(path), ["spatial_smoothing:stages=(1,)"])
-    assert further.construction.model == SHALLOW
+    assert Specification.parse(further.construction.model) == Specification.parse(SHALLOW)
     assert further.construction.surgeries[0] == (
         "build_up:msa_per_stage=(0, 0, 1, 1),head_width=16"
     )

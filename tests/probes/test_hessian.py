@@ -304,7 +304,7 @@ def test_blocks_by_unit_and_stage_hold_all_parameters():
         ({"batch": 1}, "batch is 2 or more; got 1"),
         ({"products": 5}, "products must be larger than k"),
         ({"tolerance": 0.0}, "tolerance is above 0"),
-        ({"steps": 300}, "steps must be between 0 and products"),
+        ({"steps": 300}, "steps must be at most products"),
         ({"weight_decay": -0.1}, "weight_decay is 0 or more"),
     ],
 )

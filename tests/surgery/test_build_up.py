@@ -205,7 +205,8 @@ def test_slots_never_touch_and_never_take_a_stride(name, taken_apart):
         for grow in (False, True):
             found = slots(anatomy, stage, grow)
             places = [slot.unit.depth + slot.behind for slot in found]
-            assert places
+            # The only unit of a stage may change the width, and then cannot be replaced.
+            assert places or not grow
             assert all(a - b >= 2 for a, b in pairwise(places))
             assert not any(slot.unit.subsamples and not slot.behind for slot in found)
 

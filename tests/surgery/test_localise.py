@@ -389,7 +389,7 @@ REFUSED = {
         lambda: timm.create_model(
             "cait_xxs24_224", img_size=16, patch_size=4, embed_dim=8, depth=1, num_heads=2
         ),
-        r"'blocks.0.attn': what lies between its softmax and its values gives hidden keys a weight",
+        r"'blocks.0.attn': an operation between its softmax and its values gives hidden keys",
     ),
     "class attention": (
         lambda: timm.create_model(
@@ -405,7 +405,7 @@ REFUSED = {
         r"not all of its attention could be intercepted: .* but such calls occurred 2 times",
     ),
     "way round": (lambda: Wayward(Gazer()), "at 'block': the model can attend without the mask"),
-    "restless": (Restless, "'gaze' does not do the same each time it runs"),
+    "restless": (Restless, "'gaze' does not compute the same each time it runs"),
     "no numbers": (lambda: Own(Gazer()).to("meta"), "its weights contain no numbers"),
     "weights past the softmax": (lambda: Own(Gazer("log")), "gives hidden keys a weight of up to"),
 }  # fmt: skip

@@ -222,9 +222,12 @@ class Hessian:
         check(self, "hessian")
         refuse(
             "hessian",
-            (f"products must be larger than k; got {self.products}", self.products > self.k),
             (
-                f"steps must be between 0 and products; got {self.steps}",
+                f"products must be larger than k; got {self.products}. Use at least {self.k + 1}",
+                self.products > self.k,
+            ),
+            (
+                f"steps must be at most products; got {self.steps}. Use up to {self.products}",
                 self.steps <= self.products,
             ),
         )

@@ -141,10 +141,10 @@ class Landscape:
         check(self, "landscape")
         refuse(
             "landscape",
-            (f"points must be odd; got {self.points}", self.points % 2 == 1),
-            ("second_target needs target and dimensions=2",
+            (f"points must be odd; got {self.points}. Use {self.points + 1}", self.points % 2 == 1),
+            ("second_target needs target and dimensions=2. Pass all three",
              not self.second_target or bool(self.target and self.dimensions == 2)),
-            ("directions=eigenvectors and target cannot be combined",
+            ("directions=eigenvectors and target cannot be combined. Choose one",
              self.directions == "random" or not self.target),
         )  # fmt: skip
 
