@@ -49,6 +49,19 @@ class Lens:
     lengths: tuple[int, int, int] = (0, 0, 0)
     """The number of entries before, in, and after the grid along that dimension."""
 
+    def rows(self, raw: Tensor) -> Tensor:
+        """All entries of each image's state as one row (N, D), in any order.
+
+        It is the order in which the model stores them if images are stored one after another: then
+        nothing is copied.
+        """
+        beside = self.of_prefix
+        if self.of_maps.sizes[0] == -1:
+            tokens = math.prod(self.of_maps.shape) + (math.prod(beside.shape) if beside else 0)
+            return raw.reshape(-1, tokens)
+        maps, prefix = self.maps(raw).flatten(1), self.prefix(raw)
+        return maps if prefix is None else torch.cat([prefix.flatten(1), maps], 1)
+
     def maps(self, raw: Tensor) -> Tensor:
         """The state's maps (N, C, H, W)."""
         if self.of_prefix is not None:

@@ -61,15 +61,10 @@ class Sight:
 
     @cached_property
     def features(self) -> Tensor:
-        """The complete state of each image, as one row (N, D)."""
-        if self.states[0].lens is None:
+        """The complete state of each image as one row (N, D); the order of its entries is free."""
+        if (lens := self.states[0].lens) is None:
             return self.raw.flatten(1)
-        rows = self.maps.flatten(1)
-        if self.prefix is None:
-            return rows
-        import torch
-
-        return torch.cat([self.prefix.flatten(1), rows], 1)
+        return _joined([lens.rows(state.raw) for state in self.states])
 
     def tap(self, name: str) -> tuple[Tensor, ...]:
         """Intermediate values inside the unit, by the name of the tap; images are the first axis.
