@@ -235,12 +235,12 @@ def stamps(out: Path) -> dict[Path, tuple[int, int]]:
 
 
 def contents(out: Path) -> dict[str, str]:
-    """Hashes of arrays and values, without the report and the notes, which contain times."""
+    """Hashes of arrays and values, without the notes, which contain times, and the command line."""
     kept = (p for p in out.rglob("*") if p.suffix in (".npz", ".json", ".piece"))
     return {
         str(p.relative_to(out)): hashlib.sha256(p.read_bytes()).hexdigest()
         for p in kept
-        if not p.name.endswith(".note.json")
+        if not p.name.endswith((".note.json", "asked.json"))
     }
 
 

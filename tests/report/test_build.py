@@ -1,3 +1,4 @@
+import errno
 import json
 import shutil
 
@@ -156,6 +157,15 @@ def test_a_page_that_cannot_be_written_is_said(measured, tmp_path):
     (tmp_path / "folder").mkdir()
     with pytest.raises(RetinoscopeError, match="The report cannot be written to"):
         build_report([measured], tmp_path / "folder")
+
+
+def test_a_full_disk_is_said(measured, tmp_path, monkeypatch):
+    def write(path, content):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("retinoscope.report.build.write_atomically", write)
+    with pytest.raises(RetinoscopeError, match=r"the disk is full\. Free some space"):
+        build_report([measured], tmp_path / "r.html")
 
 
 def test_json_for_others_has_null_for_what_is_no_number(measured):

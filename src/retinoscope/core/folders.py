@@ -141,9 +141,14 @@ def _is_foreign(path: Path, mark: str) -> bool:
     return not path.name.endswith(TEMPORARY) and path.name not in (LOCK, mark)
 
 
+def is_full(error: OSError) -> bool:
+    """Whether a file cannot be written because there is no space left."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
 def _explained(error: OSError, path: Path) -> str:
     kept = "Results finished before are kept."
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if is_full(error):
         return (
             f"The disk of {str(path)!r} is full. {kept} Free some space and run the same command "
             "again, or use another folder with --out (in Python out=…)."

@@ -17,6 +17,7 @@ from markupsafe import Markup
 from retinoscope import __version__
 from retinoscope.core.errors import RunFolderError
 from retinoscope.core.files import write_atomically
+from retinoscope.core.folders import is_full
 from retinoscope.core.result import Result
 from retinoscope.figures.colours import BANDS
 from retinoscope.figures.compare import inked, side_by_side, together
@@ -109,9 +110,12 @@ def build_report(
     try:
         write_atomically(path, page)
     except OSError as error:
-        raise RunFolderError(
-            f"The report cannot be written to {str(path)!r}: {error.strerror}. Choose another file."
-        ) from error
+        reason = (
+            "the disk is full. Free some space and run the same command again."
+            if is_full(error)
+            else f"{error.strerror}. Choose another file."
+        )
+        raise RunFolderError(f"The report cannot be written to {str(path)!r}: {reason}") from error
     return path
 
 
