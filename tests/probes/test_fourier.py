@@ -126,7 +126,8 @@ def curve_of_noise(probe: Fourier, size: tuple[int, int], count: int):
     for _ in range(groups):
         maps = torch.randn(images, channels, *size, generator=generator)
         state = SimpleNamespace(unit=unit, maps=maps)
-        rows = probe.watch(Sight((state,), tuple(range(images)))).double().numpy()
+        seen = probe.watch(Sight((state,), tuple(range(images))))
+        rows = {name: tensor.double().numpy() for name, tensor in seen.items()}
         partials.append(probe.gather(Group(anatomy, {"noise": rows}, tuple(range(images)))))
     return probe.combine(anatomy, partials)
 
@@ -187,3 +188,25 @@ def test_scaling_all_maps_changes_nothing(blurring):
     )
     inner = base.log_amplitude[:, :-1]  # at π the blur leaves 1e-6
     np.testing.assert_allclose(scaled.log_amplitude[:, :-1], inner, atol=1e-3)
+
+
+def test_pictures_of_the_first_images(subject_of):
+    """The spectrum's middle is frequency 0; batches change nothing; maps are the first image's."""
+    subject = subject_of("resnet18", images=6, size=(64, 48), batch=6)
+    found = retinoscope.measure(Fourier(pictures=3), subject)
+    assert found.pictured == ("conv1", "layer1.1", "layer2.1", "layer3.1", "layer4.1")
+    (batch,) = subject.splits["test"].batches(range(3), 3)
+    with torch.no_grad():
+        maps = subject.replay.states(batch.images)["layer1.1"].maps.double()
+    log = (torch.fft.fft2(maps).abs() + 1e-6).log().mean((0, 1))
+    expected = torch.fft.fftshift(log - log[0, 0])
+    assert found.spectra.shape == (5, *expected.shape) == (5, 16, 12)
+    np.testing.assert_allclose(found.spectra[1], expected, atol=1e-4)
+    chosen = maps[0, maps[0].flatten(1).var(1).argmax()]
+    scaled = (chosen - chosen.min()) / (chosen.max() - chosen.min())
+    np.testing.assert_allclose(found.maps[1], scaled, atol=1e-5)
+    small = retinoscope.measure(
+        Fourier(pictures=3), subject_of("resnet18", images=6, size=(64, 48), batch=2)
+    )
+    np.testing.assert_allclose(small.spectra, found.spectra, atol=1e-5)
+    assert not retinoscope.measure(Fourier(pictures=0), subject).pictured

@@ -34,10 +34,14 @@ class FourierResult(Result):
     (NaN if the input has no such frequency); ``high_step`` compares the highest frequencies of
     both. If it is below 0, the unit is a low-pass filter. Errors are standard errors over images.
     Bins that are their own mirror image are corrected unless ``mirror`` is ``paper``.
+
+    ``spectra`` are the two-dimensional log amplitudes of ``pictured`` units, averaged over channels
+    and the first images of the split, and ``maps`` the feature map of the first image that varies
+    most over positions, scaled to the range from 0 to 1.
     """
 
     probe: ClassVar[str] = "fourier"
-    schema: ClassVar[int] = 1
+    schema: ClassVar[int] = 2
 
     images: int
     frequency: np.ndarray = axes("unit", "frequency", unit="π rad/px", figure=False)
@@ -63,6 +67,17 @@ class FourierResult(Result):
         error="step_error", title="Change of each frequency by each unit", figure=False,
     )  # fmt: skip
     step_error: np.ndarray = axes("unit", "frequency", unit="standard error", figure=False)
+    pictured: tuple[str, ...]
+    """The stem and the last unit of each stage."""
+    spectra: np.ndarray = axes(
+        "picture", "vertical frequency", "horizontal frequency", unit="Δ log amplitude",
+        draw="images", rows="pictured",
+        title="Two-dimensional spectra: frequency 0 in the middle, π at the edges",
+    )  # fmt: skip
+    maps: np.ndarray = axes(
+        "picture", "row", "column", unit="value (lowest 0, highest 1)", draw="images",
+        rows="pictured", title="The feature map of the first image that varies most",
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -70,7 +85,7 @@ class Fourier:
     """Relative log amplitude of feature maps after every unit."""
 
     result: ClassVar[type[Result]] = FourierResult
-    schema: ClassVar[int] = 2
+    schema: ClassVar[int] = 3
     question: ClassVar[str] = "Which units amplify high frequencies, and which suppress them?"
     reading: ClassVar[str] = (
         "A steeply falling curve means smooth feature maps. If a unit's point is lower than the "
@@ -101,6 +116,11 @@ class Fourier:
         "amplitude is ½ ln 2 lower than that of others of equal power; or keep the paper's values.",
     )
 
+    pictures: int = setting(
+        4, "Number of images over which two-dimensional spectra are averaged; 0 for none.",
+        at_least=0,
+    )  # fmt: skip
+
     def __post_init__(self) -> None:
         check(self, "fourier")
 
@@ -109,8 +129,17 @@ class Fourier:
         """Images, with or without labels."""
         return Needs()
 
-    def watch(self, sight: Sight) -> Tensor:
-        """Each image's curve (N, K), minus its value at frequency 0."""
+    def watch(self, sight: Sight) -> dict[str, Tensor]:
+        """Each image's curve (N, K), minus its value at frequency 0; pictures of the first."""
+        from retinoscope.numerics.pictures import liveliest, spectra
+
+        few = [place for place, index in enumerate(sight.indices) if index < self.pictures]
+        kept = {"curve": self._curve(sight)}
+        if self.pictures:
+            kept |= {"spectrum": spectra(sight.maps[few]), "map": liveliest(sight.maps[few])}
+        return kept
+
+    def _curve(self, sight: Sight) -> Tensor:
         from retinoscope.numerics.fourier import log_amplitudes, mirror_correction
 
         log = log_amplitudes(sight.maps, self.direction)
@@ -129,13 +158,15 @@ class Fourier:
             if unit.name not in group.rows or min(_resolution(unit)) < 2:
                 before = None
                 continue
-            frequency, curves = self._curves(unit, group.rows[unit.name])
+            frequency, curves = self._curves(unit, group.rows[unit.name]["curve"])
             step = curves - (_interpolated(frequency, *before) if before else float("nan"))
             high = _highest(curves) - (_highest(before[1]) if before else float("nan"))
             partial |= Mean.of(curves).to_arrays(f"{unit.name}/level")
             partial |= Mean.of(step).to_arrays(f"{unit.name}/step")
             partial |= Mean.of(high).to_arrays(f"{unit.name}/high")
             before = frequency, curves
+        if any(index < self.pictures for index in group.indices):
+            partial |= _pictures(group)
         return partial
 
     def combine(self, anatomy: Anatomy, partials: Sequence[Partial]) -> FourierResult:
@@ -149,6 +180,7 @@ class Fourier:
             for what in ("level", "step", "high")
         )
         tops = [_top(mean.value) for mean in level]
+        pictured, spectra, maps = _pictured(anatomy, partials)
         return FourierResult(
             coverage=covered(anatomy, {unit.name for unit in measured}),
             images=max((mean.count for mean in level), default=0),
@@ -161,6 +193,9 @@ class Fourier:
             high_step_error=np.array([mean.error for mean in high]),
             step=padded(mean.value for mean in step),
             step_error=padded(mean.error for mean in step),
+            pictured=pictured,
+            spectra=spectra,
+            maps=maps,
         )
 
     def _frequencies(self, unit: Unit) -> np.ndarray:
@@ -190,6 +225,32 @@ class Fourier:
             return own, rows
         frequency = self._frequencies(unit)
         return frequency, _interpolated(frequency, own, rows)
+
+
+def _pictures(group: Group) -> dict[str, np.ndarray]:
+    """The mean spectrum and the first map of the stem and of the last unit of each stage."""
+    chosen = {unit.stage: unit.name for unit in group.anatomy if unit.name in group.rows}
+    rows = {name: group.rows[name] for name in chosen.values()}
+    return {f"{name}/spectrum": row["spectrum"].mean(0) for name, row in rows.items()} | {
+        f"{name}/map": row["map"][0] for name, row in rows.items()
+    }
+
+
+def _pictured(
+    anatomy: Anatomy, partials: Sequence[Partial]
+) -> tuple[tuple[str, ...], np.ndarray, np.ndarray]:
+    """The names of the pictured units, their spectra and their maps, at one size."""
+    from retinoscope.numerics.pictures import at_one_size
+
+    found = {key: array for partial in partials for key, array in partial.items()}
+    names = tuple(unit.name for unit in anatomy if f"{unit.name}/spectrum" in found)
+    if not names:
+        return (), np.empty((0, 0, 0)), np.empty((0, 0, 0))
+    spectra, maps = (
+        at_one_size([found[f"{name}/{what}"] for name in names]).astype(np.float32)
+        for what in ("spectrum", "map")
+    )
+    return names, spectra, maps
 
 
 def _resolution(unit: Unit) -> tuple[int, int]:
