@@ -8,7 +8,8 @@ from retinoscope.core.anatomy import Anatomy
 from retinoscope.core.coverage import Coverage
 from retinoscope.figures.compare import side_by_side
 from retinoscope.figures.describe import figures
-from retinoscope.figures.figure import Bars, Map, value_range
+from retinoscope.figures.figure import Bars, Map
+from retinoscope.figures.ranges import value_range
 from retinoscope.probes.hessian import HessianResult
 from retinoscope.probes.landscape import LandscapeResult
 from retinoscope.probes.trajectory import TrajectoryResult

@@ -39,6 +39,7 @@ def axes(
     row_groups: str = "",
     column_groups: str = "",
     shade: str = "",
+    log: bool = False,
 ) -> Any:
     """A field that contains an array with one axis per name.
 
@@ -68,6 +69,7 @@ def axes(
             Units are grouped by stage.
         column_groups: The same for columns.
         shade: Values that colour the points of a path: a field.
+        log: Whether lines have a logarithmic y axis; values of 0 or less are gaps.
     """
     return field(
         metadata={
@@ -75,7 +77,7 @@ def axes(
             "changes": changes, "claim": claim and asdict(claim), "rows": rows, "marks": marks,
             "y": y, "points": points, "figure": figure, "draw": draw, "colours": colours,
             "limits": limits, "row_groups": row_groups, "column_groups": column_groups,
-            "shade": shade,
+            "shade": shade, "log": log,
         }
     )  # fmt: skip
 

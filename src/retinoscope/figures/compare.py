@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -15,7 +16,6 @@ from retinoscope.figures.figure import (
     Map,
     Matrix,
     Shading,
-    value_range,
 )
 from retinoscope.figures.scale import Scale, common_scale
 
@@ -30,7 +30,7 @@ def side_by_side(charts: Sequence[Chart]) -> tuple[list[Chart], str]:
         chart for chart in charts if isinstance(chart, _COLOURED) and not _plain(chart)
     ]
     coloured += [line.shading for chart in lines for line in chart.lines if line.shading]
-    y = common_range([value_range(chart.lines, chart.zero) for chart in lines])
+    y = _common_y(lines)
     x = common_range([chart.x_range for chart in lines], 12.0)
     length = common_range([chart.range() for chart in bars])
     scale = None
@@ -116,6 +116,15 @@ def common_range(
     low, high = min(r[0] for r in ranges), max(r[1] for r in ranges)
     narrowest = min(r[1] - r[0] for r in ranges)
     return (low, high) if high - low <= times * narrowest else None
+
+
+def _common_y(charts: Sequence[Lines]) -> tuple[float, float] | None:
+    """A common y range; logarithmic axes are compared by their logarithms."""
+    ranges = [chart.own_range for chart in charts]
+    if not charts or not charts[0].log:
+        return common_range(ranges)
+    found = common_range([(math.log10(low), math.log10(high)) for low, high in ranges])
+    return found and (10 ** found[0], 10 ** found[1])
 
 
 def _shaded(line: Line, scale: Scale | None) -> Line:

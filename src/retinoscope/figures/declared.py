@@ -99,6 +99,16 @@ class Declared:
         }
 
     @property
+    def log(self) -> bool:
+        """Whether the y axis is logarithmic."""
+        return bool(self.about.get("log"))
+
+    @property
+    def drawn(self) -> np.ndarray:
+        """The values as they are drawn: NaN, a gap, where a logarithmic axis has no place."""
+        return np.where(self.values > 0, self.values, np.nan) if self.log else self.values
+
+    @property
     def x_label(self) -> str:
         """The label of the x axis: the last axis with its unit; for a path, its coordinates."""
         last, unit = self.about["axes"][-1], self.unit_of("x")

@@ -96,7 +96,7 @@ def _single(array: Declared) -> Figure:
         shading = Shading(values, label, **array.colours)
         shades = [f" · {label} {number(v)}" for v in values]
     points = []
-    for k, (x, y, e) in enumerate(zip(places, array.values, array.errors, strict=True)):
+    for k, (x, y, e) in enumerate(zip(places, array.drawn, array.errors, strict=True)):
         value = f"{number(y)}{plus_minus(e)}"
         label = f"{array.axis} {number(x)} · {value}{shades[k]}"
         if names:
@@ -107,10 +107,10 @@ def _single(array: Declared) -> Figure:
     line = Line(points, Colour(), array.title, "density" in array.unit, ends, names, shading)
     chart = Lines(
         [line], array.x_label, array.unit, (), array.unit == "density", None, array.title,
-        _span(places, room=0.06 if names else 0.0), _marks(array),
+        _span(places, room=0.06 if names else 0.0), _marks(array), log=array.log,
     )  # fmt: skip
     rows = tuple(
-        (*names[k : k + 1], number(p.x), number(p.y), *array.error(p.error))
+        (*names[k : k + 1], number(p.x), number(array.values[k]), *array.error(p.error))
         for k, p in enumerate(points)
     )
     header = (*([array.axis] if names else []), array.x_label, array.unit, *array.error_head)
@@ -125,12 +125,12 @@ def _by_depth(array: Declared) -> Figure:
     points = [
         Point(index / max(1, count - 1), float(y), float(e), f"{unit} · {kind} · {v} ± {error}")
         for index, (y, e, (unit, kind, v, error)) in enumerate(
-            zip(array.values, array.errors, rows, strict=True)
+            zip(array.drawn, array.errors, rows, strict=True)
         )
     ]
     chart = Lines(
         [Line(points, Colour(), array.title)], "normalised depth", array.unit,
-        tuple(_bands(array)), bool(array.about["changes"]), None, array.title,
+        tuple(_bands(array)), bool(array.about["changes"]), None, array.title, log=array.log,
     )  # fmt: skip
     header = ("unit", "kind", array.unit, "standard error")
     return Figure(array.name, array.title, chart, header, rows)
@@ -138,7 +138,7 @@ def _by_depth(array: Declared) -> Figure:
 
 def _curves(array: Declared) -> Figure:
     """One curve per row: units from dark to light (fig. 2a), few other rows in distinct colours."""
-    values = array.values
+    values, drawn = array.values, array.drawn
     places = np.broadcast_to(array.other("x", np.arange(values.shape[1])), values.shape)
     few = array.axis != "unit" and len(values) <= _FEW
     lines, rows = [], []
@@ -148,17 +148,17 @@ def _curves(array: Declared) -> Figure:
         points = [
             Point(float(x), float(y), float(e),
                   f"{' · '.join(names)} · {number(y)} at {array.x_label} {number(x)}")
-            for x, y, e in zip(places[index], values[index], array.errors[index], strict=True)
+            for x, y, e in zip(places[index], drawn[index], array.errors[index], strict=True)
         ]  # fmt: skip
         lines.append(Line(points, colour, names[0]))
         rows += [
-            (*names, number(p.x), number(p.y), *array.error(p.error))
-            for p in points
-            if math.isfinite(p.y)
+            (*names, number(p.x), number(y), *array.error(p.error))
+            for p, y in zip(points, values[index], strict=True)
+            if math.isfinite(y)
         ]
     first = ("unit", "kind") if array.axis == "unit" else (array.axis,)
     chart = Lines(lines, array.x_label, array.unit, (), False, None, array.title, _span(places),
-                  _marks(array), few)  # fmt: skip
+                  _marks(array), few, array.log)  # fmt: skip
     header = (*first, array.x_label, array.unit, *array.error_head)
     return Figure(array.name, array.title, chart, header, tuple(rows))
 

@@ -10,7 +10,8 @@ from typing import ClassVar
 import numpy as np
 
 from retinoscope.figures.colours import HOLE, Table, colormap, resolved
-from retinoscope.figures.scale import Scale, contours
+from retinoscope.figures.ranges import log_range, value_range
+from retinoscope.figures.scale import Scale, contours, log_ticks, ticks
 
 
 @dataclass(frozen=True)
@@ -105,6 +106,8 @@ class Lines:
     marks: Sequence[Mark] = ()
     legend: bool = False
     """Whether to show a legend: if there are few lines and they are not units."""
+    log: bool = False
+    """Whether the y axis is logarithmic; values of 0 or less are then NaN."""
 
     @property
     def errors(self) -> str:
@@ -114,7 +117,22 @@ class Lines:
     @property
     def y_limits(self) -> tuple[float, float]:
         """The two ends of the y axis."""
-        return self.y_range or value_range(self.lines, self.zero)
+        return self.y_range or self.own_range
+
+    @property
+    def own_range(self) -> tuple[float, float]:
+        """The range of its own values, whatever axis it shares with others."""
+        return log_range(self.lines) if self.log else value_range(self.lines, self.zero)
+
+    @property
+    def y_ticks(self) -> list[float]:
+        """Round values along the y axis."""
+        return (log_ticks if self.log else ticks)(*self.y_limits)
+
+    @property
+    def y_scale(self) -> Scale:
+        """The mapping from values to positions along the y axis, from 0 to 1."""
+        return Scale(*self.y_limits, self.log)
 
 
 @dataclass(frozen=True)
@@ -276,20 +294,6 @@ def scale_of(chart: Map | Matrix | Images | Shading) -> Scale:
 def sure(points: Sequence[Point]) -> bool:
     """Whether any point has a standard error."""
     return any(math.isfinite(p.error) and p.error > 0 for p in points)
-
-
-def value_range(lines: Sequence[Line], zero: bool = False) -> tuple[float, float]:
-    """A range that includes all finite values with a margin, and 0 if requested."""
-    values = [p.y for line in lines for p in line.points if math.isfinite(p.y)]
-    if len(lines) == 1:  # its errors are drawn too
-        for p in lines[0].points:
-            if math.isfinite(p.y) and math.isfinite(p.error):
-                values += [p.y - 2 * p.error, p.y + 2 * p.error]
-    values += [0.0] if zero or not values else []
-    low, high = min(values), max(values)
-    room = 0.06 * (high - low) or 0.1 * abs(high) or 0.1
-    below = 0.0 if any(line.filled for line in lines) and high > low else room
-    return low - below, high + room
 
 
 def _edges(places: np.ndarray) -> np.ndarray:

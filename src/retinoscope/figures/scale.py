@@ -127,6 +127,17 @@ def ticks(low: float, high: float, about: int = 5) -> list[float]:
     return [float(f"{n * step:.12g}") + 0.0 for n in range(first, last + 1)]
 
 
+def log_ticks(low: float, high: float) -> list[float]:
+    """Round numbers between two ends of a logarithmic axis.
+
+    Example:
+        >>> log_ticks(0.05, 3.0), log_ticks(1.1, 1.9)
+        ([0.05, 0.1, 0.2, 0.5, 1.0, 2.0], [1.2, 1.4, 1.6, 1.8])
+    """
+    found = Scale(low, high, log=True).levels()
+    return found if len(found) > 2 else ticks(low, high)
+
+
 def contours(
     values: np.ndarray, level: float, x: np.ndarray | None = None, y: np.ndarray | None = None
 ) -> list[np.ndarray]:

@@ -75,15 +75,19 @@ def _lines(chart: Lines, ax: Axes) -> None:
         ax.text(mark.x, 0.02, f" {mark.words}", transform=ax.get_xaxis_transform(), color="#666666",
                 fontsize="x-small")  # fmt: skip
     for line in chart.lines:
-        _line(line, ax, bool(chart.errors))
+        _line(line, ax, bool(chart.errors), chart.y_limits[0] if chart.log else -np.inf)
     if chart.zero:
         ax.axhline(0, color="#666666", linewidth=0.8, zorder=1)
+    if chart.log:
+        ax.set_yscale("log")
+        ax.set_yticks(chart.y_ticks, labels=[axis_number(v) for v in chart.y_ticks])
+        ax.minorticks_off()
     ax.set(xlabel=chart.x_label, ylabel=chart.y_label, xlim=chart.x_range, ylim=chart.y_limits)
     if chart.legend:
         ax.legend(frameon=False)
 
 
-def _line(line: Line, ax: Axes, errors: bool) -> None:
+def _line(line: Line, ax: Axes, errors: bool, lowest: float) -> None:
     x, y, ink = line.column("x"), line.column("y"), line.colour.web
     dots = "o" if len(line.points) <= _MANY and line.shading is None else None
     style: dict[str, Any] = {"color": "#9aa3ae"} if line.shading else {"color": ink}
@@ -93,7 +97,8 @@ def _line(line: Line, ax: Axes, errors: bool) -> None:
     ax.plot(x, y, label=label, marker=dots, markersize=3, linewidth=1.2, zorder=2, **style)
     if errors:
         error = 2 * np.nan_to_num(line.column("error"))
-        ax.fill_between(x, y - error, y + error, alpha=0.18, color=ink, linewidth=0)
+        below = np.maximum(y - error, lowest)
+        ax.fill_between(x, below, y + error, alpha=0.18, color=ink, linewidth=0)
     if line.filled:
         ax.fill_between(x, y, alpha=0.22, color=ink, linewidth=0)
     if line.shading:

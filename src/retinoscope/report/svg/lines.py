@@ -40,7 +40,7 @@ class _Canvas:
 
     def __init__(self, chart: Lines) -> None:
         self.chart = chart
-        self.low, self.high = chart.y_limits
+        self.scale = chart.y_scale
         self.shadings = [line.shading for line in chart.lines if line.shading]
         self.top = _TOP + (16 if self.shadings else 0)
 
@@ -65,7 +65,7 @@ class _Canvas:
 
     def _y(self, value: float) -> float:
         height = _HEIGHT - self.top - _BOTTOM
-        return self.top + (self.high - value) / (self.high - self.low) * height
+        return self.top + (1 - float(self.scale.share(np.array(value)))) * height
 
     def _band(self, band: Band) -> Markup:
         left, right = self._x(band.start), self._x(band.stop)
@@ -76,7 +76,7 @@ class _Canvas:
 
     def _y_axis(self) -> list[Markup]:
         marks: list[Markup] = []
-        for value in ticks(self.low, self.high):
+        for value in self.chart.y_ticks:
             y = self._y(value)
             strong = self.chart.zero and value == 0
             marks.append(rule(_LEFT, y, WIDTH - _RIGHT, y, "#666" if strong else "#ddd"))
@@ -157,7 +157,8 @@ class _Canvas:
         """A band of two standard errors to either side."""
         ends = [(p, 2 * p.error if math.isfinite(p.error) else 0.0) for p in run]
         there = [(self._x(p.x), self._y(p.y + e)) for p, e in ends]
-        back = [(self._x(p.x), self._y(p.y - e)) for p, e in reversed(ends)]
+        lowest = self.scale.low if self.scale.log else -math.inf
+        back = [(self._x(p.x), self._y(max(p.y - e, lowest))) for p, e in reversed(ends)]
         return tag("polygon", points=_path([*there, *back]), fill=ink, opacity="0.18")
 
 
