@@ -32,6 +32,10 @@ Tap = Literal["queries", "keys", "values", "weights", "branch"]
 """Intermediate values that can be read inside a unit; see :meth:`Sight.tap`."""
 
 
+UNTRAINED = "untrained"
+"""A name for :attr:`Needs.others`: the same network with random weights."""
+
+
 @dataclass(frozen=True)
 class Needs:
     """What a probe requires; if the subject lacks it, the probe is not applicable."""
@@ -41,7 +45,8 @@ class Needs:
     """The view of the images; see :mod:`retinoscope.core.view`."""
     labels: bool = False
     others: tuple[str, ...] = ()
-    """Further subjects by the names of their models; see :meth:`Context.another`."""
+    """Further subjects by the names of their models; see :meth:`Context.another`. ``UNTRAINED`` is
+    the subject's own network with random weights."""
     snapshots: str | None = None
     """Weights along a training: a folder, or "" for the training that the subject's own weights
     come from; see :mod:`retinoscope.models.snapshots`. None if not needed."""

@@ -22,15 +22,17 @@ from typing import Any
 import torch
 from torch import nn
 
-from retinoscope.core.errors import UnknownModel, WeightsMismatch
+from retinoscope.core.errors import NotApplicable, UnknownModel, WeightsMismatch
 from retinoscope.core.missing import check_built_file
 from retinoscope.core.preprocessing import Preprocessing, Size
+from retinoscope.core.probe import UNTRAINED
 from retinoscope.core.specification import Specification
 from retinoscope.models.assumed import Channels, settled
-from retinoscope.models.built_file import Construction, read_construction
+from retinoscope.models.built_file import Construction, names_code, read_construction
 from retinoscope.models.checkpoint import CHECKPOINTS, load_weights
 from retinoscope.models.finite import check_finite
 from retinoscope.models.history import find_history
+from retinoscope.models.redraw import WeightsFixed, redrawn
 from retinoscope.models.sources import (
     SIZE,
     Builder,
@@ -139,6 +141,40 @@ def split_weights(specification: Specification) -> tuple[Specification, str | No
     if takes_argument(specification.name, "weights"):
         return specification, None
     return Specification(specification.name, options), file
+
+
+def untrained(
+    model: str | nn.Module, weights: str | None = None, seed: int = 0
+) -> str | nn.Module:
+    """What ``pretrained=False`` turns into the same network with random weights.
+
+    Args:
+        model: A name, perhaps with the option ``weights``, or a module.
+        weights: The file of its weights. If it describes a model with its surgeries, it is that.
+        seed: Random seed for the weights of a module.
+
+    Example:
+        >>> untrained("micro_vit:img_size=64", "end.pth")
+        'micro_vit:img_size=64'
+    """
+    why = "needs the same network with random weights, but"
+    if isinstance(model, nn.Module):
+        try:
+            return redrawn(model, type(model).__name__, seed)
+        except WeightsFixed as error:
+            raise NotApplicable(f"{why} {error}") from None
+    specification, named = split_weights(Specification.parse(model))
+    file = weights or named
+    way = None if file is None or not Path(file).is_file() else read_construction(Path(file))
+    if way is None:
+        return str(specification)
+    if names_code(way.model):
+        raise NotApplicable(
+            f"{why} {file} describes surgeries on {way.model}, which is code that is not run "
+            "without being named. Pass the network as a module: "
+            f"load_subject(…, others={{'{UNTRAINED}': module}})"
+        )
+    return str(file)
 
 
 def _untrained(seed: int, drawn: str) -> str:

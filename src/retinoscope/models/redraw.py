@@ -1,12 +1,14 @@
 """Random weights for the user's own networks whose code does not draw them from the seed.
 
-A function that loads weights or sets its own seed returns the same weights for every seed. In that
-case each module redraws its parameters with its own ``reset_parameters``.
+A function that loads weights or sets its own seed returns the same weights for every seed, and a
+module has the weights that it has. In these cases each module redraws its parameters with its own
+``reset_parameters``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from copy import deepcopy
 
 import torch
 from torch import nn
@@ -37,10 +39,35 @@ def drawn_by_seed(name: str, make: Callable[[], nn.Module]) -> tuple[nn.Module, 
         return model, ""
     _check(model, fixed, name)
     torch.set_rng_state(before)
+    _draw(model)
+    return model, "drawn anew by each module's reset_parameters"
+
+
+def redrawn(model: nn.Module, name: str, seed: int) -> nn.Module:
+    """A copy of a network with random weights; raises if some weights cannot be drawn.
+
+    Args:
+        model: The network; it is not modified.
+        name: Its name in error messages.
+        seed: Random seed of the weights. The state of torch's global generator is kept.
+    """
+    if stuck := _stuck(model, (path for path, _ in model.named_parameters())):
+        raise WeightsFixed(
+            f"these parts of {name} hold parameters without a reset_parameters method to draw "
+            f"them anew: {listed(stuck)}. Add that method, load the model by its name, or pass the "
+            "network with random weights: load_subject(…, others={'untrained': module})"
+        )
+    copy = deepcopy(model)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        _draw(copy)
+    return copy
+
+
+def _draw(model: nn.Module) -> None:
     for module in model.modules():
         if (draw := _reset(module)) is not None:
             draw()
-    return model, "drawn anew by each module's reset_parameters"
 
 
 def _equal(model: nn.Module, twin: nn.Module) -> list[str]:
@@ -59,19 +86,24 @@ def _equal(model: nn.Module, twin: nn.Module) -> list[str]:
 
 def _check(model: nn.Module, fixed: Sequence[str], name: str) -> None:
     """Raise an error if some of these parameters cannot be redrawn."""
-    owners = dict.fromkeys(path.rpartition(".")[0] for path in fixed)
-    stuck = [path for path in owners if _reset(model.get_submodule(path)) is None]
+    stuck = _stuck(model, fixed)
     if not stuck:
         return
-    called = [f"{path or 'the network'} ({type(model.get_submodule(path)).__name__})"
-              for path in stuck]  # fmt: skip
     raise WeightsFixed(
         f"Random weights were asked for (--untrained, in Python pretrained=False), but {name} "
         "gives the same weights for every seed, and these hold parameters without a "
-        f"reset_parameters method to draw them anew: {listed(called)}. Give the function an "
+        f"reset_parameters method to draw them anew: {listed(stuck)}. Give the function an "
         "argument pretrained and load weights only where it is True, or ask for its own weights: "
         "without --untrained, in a training with pretrained=True."
     )
+
+
+def _stuck(model: nn.Module, parameters: Iterable[str]) -> list[str]:
+    """The modules that hold some of these parameters and cannot redraw them, in words."""
+    owners = dict.fromkeys(path.rpartition(".")[0] for path in parameters)
+    modules = {path: model.get_submodule(path) for path in owners}
+    return [f"{path or 'the network'} ({type(module).__name__})"
+            for path, module in modules.items() if _reset(module) is None]  # fmt: skip
 
 
 def _reset(module: nn.Module) -> Callable[[], object] | None:

@@ -18,6 +18,7 @@ from retinoscope import __version__
 from retinoscope.anatomy.replay import replay
 from retinoscope.core.errors import WrongInput, did_you_mean
 from retinoscope.core.preprocessing import Preprocessing
+from retinoscope.core.probe import UNTRAINED
 from retinoscope.core.specification import short_name, split_label
 from retinoscope.core.subject import ASSUMED_AUGMENTATION, Origin, Split, Subject
 from retinoscope.data.augment import Augmentation
@@ -30,7 +31,7 @@ from retinoscope.models.built_file import read_construction
 from retinoscope.models.checkpoint import CHECKPOINTS, state_hash
 from retinoscope.models.device import find_device
 from retinoscope.models.finite import check_finite
-from retinoscope.models.load import LoadedModel, load_model
+from retinoscope.models.load import LoadedModel, load_model, untrained
 from retinoscope.models.normalise import Normalise, PixelModel
 from retinoscope.models.sources import describe_module
 from retinoscope.run.labels import has_classifier, model_classes
@@ -78,7 +79,7 @@ def load_subject(
         return rebuild(specification)
     loaded = _load(specification) if isinstance(model, str) else _live(model, called, specification)
     own = settings | {"label": None}
-    return _assemble(specification, loaded, data, Live(data, others or {}, own))
+    return _assemble(specification, loaded, data, Live(model, data, others or {}, own))
 
 
 def rebuild(specification: SubjectSpecification) -> Subject:
@@ -95,12 +96,15 @@ class Named:
     _loaded: dict[str, Subject] = field(default_factory=dict, compare=False, repr=False)
 
     def another(self, name: str) -> Subject:
-        """Another model on the same images, or another snapshot of the same model."""
+        """Another model on the same images, other weights of the same one, or random weights."""
         if name not in self._loaded:
             self._loaded[name] = rebuild(self._specification(name))
         return self._loaded[name]
 
     def _specification(self, name: str) -> SubjectSpecification:
+        if name == UNTRAINED:
+            model = str(untrained(self.specification.model, self.specification.weights))
+            return replace(self.specification, model=model, weights=None, pretrained=False)
         # A snapshot is the same model with other weights, unless the file names its own model.
         if name.endswith(CHECKPOINTS) and read_construction(Path(name)) is None:
             return replace(self.specification, weights=name)
@@ -111,6 +115,8 @@ class Named:
 class Live:
     """The origin of a subject made from live objects, which no other process can rebuild."""
 
+    model: str | nn.Module
+    """The subject's own model."""
     data: Any
     modules: Mapping[str, nn.Module]
     """Further modules by name."""
@@ -118,10 +124,14 @@ class Live:
     _loaded: dict[str, Subject] = field(default_factory=dict, compare=False, repr=False)
 
     def another(self, name: str) -> Subject:
-        """One of the given modules, or a model by its name, on the same images."""
+        """One of the given modules, a model by its name, or the same with random weights."""
         if name not in self._loaded:
-            asked = self.modules.get(name, name)
             others = {k: v for k, v in self.settings.items() if k not in ("weights", "output")}
+            asked = self.modules.get(name, name)
+            if asked == UNTRAINED:
+                seed, weights = self.settings.get("seed", 0), self.settings.get("weights")
+                asked = untrained(self.model, weights, seed)
+                others |= {"pretrained": False, "output": self.settings.get("output")}
             self._loaded[name] = load_subject(asked, self.data, name=name, **others)
         return self._loaded[name]
 
