@@ -143,9 +143,7 @@ def split_weights(specification: Specification) -> tuple[Specification, str | No
     return Specification(specification.name, options), file
 
 
-def untrained(
-    model: str | nn.Module, weights: str | None = None, seed: int = 0
-) -> str | nn.Module:
+def untrained(model: str | nn.Module, weights: str | None = None, seed: int = 0) -> str | nn.Module:
     """What ``pretrained=False`` turns into the same network with random weights.
 
     Args:
