@@ -29,7 +29,7 @@ TOUR = ("micro_resnet", "micro_vit", "micro_alternet")
 
 _MODEL = f"""{MODEL}. [cyan]LABEL=NAME[/] gives a model a label. Default: three small networks
 with packaged weights."""
-_PRESET = """Which probes, on how many images: [cyan]quick[/] (accuracy, fourier, variance; the
+_PRESET = """Which probes, on how many images: [cyan]quick[/] (forward passes only; the
 default), [cyan]standard[/] (adds landscape, trajectory and hessian; minutes) or
 [cyan]paper[/] (all images and mini-batches; hours). See: retinoscope list presets"""
 _PROBE = """Measure this instead of what the preset says, or in addition to it if --preset is given;

@@ -32,18 +32,37 @@ class Preset:
 
 
 _LOOKS = ("accuracy", "fourier", "variance")
-"""Probes that need one or two forward passes over the test images."""
+"""Probes that need one or two forward passes over the test images, without settings."""
 
-QUICK = Preset("quick", _LOOKS, 256, "forward passes only; seconds to a few minutes")
+QUICK = Preset(
+    "quick",
+    (*_LOOKS, "similarity", "oversmoothing"),
+    256,
+    "forward passes only; seconds to a few minutes",
+)
 STANDARD = Preset(
     "standard",
-    (*_LOOKS, "trajectory:max_images=64", "landscape:points=7,max_images=32", "hessian:batches=4"),
+    (
+        *_LOOKS,
+        "similarity:permutations=200",
+        "oversmoothing",
+        "trajectory:max_images=64",
+        "landscape:points=7,max_images=32",
+        "hessian:batches=4",
+    ),
     512,
     "adds probes of the loss landscape and its Hessian; minutes",
 )
 PAPER = Preset(
     "paper",
-    (*_LOOKS, "trajectory:max_images=0", "landscape:points=21,max_images=0", "hessian:batches=0"),
+    (
+        *_LOOKS,
+        "similarity:permutations=200",
+        "oversmoothing:ranks=64",
+        "trajectory:max_images=0",
+        "landscape:points=21,max_images=0",
+        "hessian:batches=0",
+    ),
     None,
     "all images and all mini-batches, as in the papers; hours",
 )
@@ -62,7 +81,7 @@ def get_preset(name: str) -> Preset:
 
     Example:
         >>> get_preset("quick").probes
-        ('accuracy', 'fourier', 'variance')
+        ('accuracy', 'fourier', 'variance', 'similarity', 'oversmoothing')
     """
     if name not in PRESETS:
         raise WrongInput(
@@ -83,8 +102,9 @@ def chosen(
     Example:
         >>> [probe.result.probe for probe in chosen(None, ["hessian:k=3"])[0]]
         ['hessian']
-        >>> [probe.result.probe for probe in chosen("quick", ["hessian:k=3", "fourier:bands=9"])[0]]
-        ['accuracy', 'variance', 'hessian', 'fourier']
+        >>> both, _ = chosen("quick", ["hessian:k=3", "fourier:bands=9"])
+        >>> [probe.bands for probe in both if probe.result.probe == "fourier"]
+        [9]
     """
     named = [parse_probe(probe) if isinstance(probe, str) else probe for probe in probes or ()]
     if named and preset is None:
