@@ -7,7 +7,7 @@ intermediate state.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -82,13 +82,18 @@ class Replay:
         self._dissection = dissection
         self._pieces = [dissection.pieces[unit.name] for unit in self.anatomy]
         self._writer = Writer(dissection.flow, self._pieces)
-        self._without: dict[str, fx.GraphModule] = {}
+        self._segments: dict[tuple[object, ...], fx.GraphModule] = {}
         self._tapped: dict[frozenset[str], tuple[list[UnitTaps], Chain]] = {}
 
     @cached_property
     def network(self) -> Chain:
         """The whole chain, which :meth:`__call__` runs."""
         return Chain(self._writer.preamble, [self._writer.segment(p) for p in self._pieces])
+
+    @property
+    def dissection(self) -> Dissection:
+        """The anatomy with the graph that the chain was written from."""
+        return self._dissection
 
     @cached_property
     def fingerprint(self) -> str:
@@ -175,7 +180,7 @@ class Replay:
 
     def _without_unit(self, unit: Unit) -> Chain:
         segments = list(self.network.segments)
-        segments[self._index(unit)] = self._lesioned(unit)
+        segments[self.index(unit)] = self._lesioned(unit)
         return Chain(self._writer.preamble, segments)
 
     def resume(self, unit: str | Unit, state: State | Tensor) -> Tensor:
@@ -184,7 +189,7 @@ class Replay:
         ``state`` comes from :meth:`states`, changed or not, or is a tensor as the model stores it.
         """
         unit = self._find(unit)
-        index = self._index(unit)
+        index = self.index(unit)
         if unit not in self.anatomy.units:
             raise WrongInput(
                 f"{unit.name!r} is an inner unit of {self.anatomy.units[index].name!r}: other "
@@ -213,8 +218,8 @@ class Replay:
         images, chain = len(batch), ours.network
         shared = chain.constants(images)
         state, reached = batch, 0
-        for unit in sorted(chosen, key=self._index):
-            index = self._index(unit)
+        for unit in sorted(chosen, key=self.index):
+            index = self.index(unit)
             while reached < index:
                 state = chain.segments[reached](state, images, *shared)
                 reached += 1
@@ -223,24 +228,38 @@ class Replay:
 
     def _lesioned(self, unit: Unit) -> fx.GraphModule:
         """The segment that contains the unit, with the unit's output replaced by its skip."""
-        if unit.name not in self._without:
-            step = self._dissection.pieces[unit.name].residual
-            if not unit.residual or step is None or step.skip is None:
-                removable = [u.name for u in self.anatomy.walk() if u.residual]
-                raise NotResidual(
-                    f"{unit.name!r} of {self.anatomy.model} is not residual, so no skip "
-                    "connection can replace its output. Units that can be removed: "
-                    f"{', '.join(removable) or 'none'}."
-                )
-            piece = self._pieces[self._index(unit)]
-            swapped = {step.exit: step.skip.operand}
-            self._without[unit.name] = self._writer.segment(piece, swapped=swapped)
-        return self._without[unit.name]
+        return self.segment(self.index(unit), swapped=self.skip(unit))
+
+    def skip(self, unit: Unit) -> dict[fx.Node, fx.Node]:
+        """The sum at the end of a residual unit, and the operand of it that replaces it."""
+        step = self._dissection.pieces[unit.name].residual
+        if not unit.residual or step is None or step.skip is None:
+            removable = [u.name for u in self.anatomy.walk() if u.residual]
+            raise NotResidual(
+                f"{unit.name!r} of {self.anatomy.model} is not residual, so no skip "
+                "connection can replace its output. Units that can be removed: "
+                f"{', '.join(removable) or 'none'}."
+            )
+        return {step.exit: step.skip.operand}
+
+    def segment(
+        self,
+        index: int,
+        exits: Sequence[fx.Node] = (),
+        swapped: Mapping[fx.Node, fx.Node] | None = None,
+        given: Sequence[fx.Node] = (),
+    ) -> fx.GraphModule:
+        """The segment at an index of the chain, changed; see :meth:`Writer.segment`. Cached."""
+        key = index, tuple(exits), tuple((swapped or {}).items()), tuple(given)
+        if key not in self._segments:
+            piece = self._pieces[index]
+            self._segments[key] = self._writer.segment(piece, exits, swapped, given)
+        return self._segments[key]
 
     def _find(self, unit: str | Unit) -> Unit:
         return self.anatomy[unit if isinstance(unit, str) else unit.name]
 
-    def _index(self, unit: Unit) -> int:
+    def index(self, unit: Unit) -> int:
         """The index in the chain of the unit, or of the outer unit that contains it."""
         outer = (u.name for u in self.anatomy if unit.name in {p.name for p in _with_inner(u)})
         return [u.name for u in self.anatomy].index(next(outer))

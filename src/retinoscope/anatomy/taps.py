@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from torch import Tensor, fx
 
 from retinoscope.anatomy.attentions import Attention, attentions, makers, measured_weights, weights
-from retinoscope.anatomy.axes import POSITIONS, Axes, Dimension, roles_of
+from retinoscope.anatomy.axes import POSITIONS, Axes, Dimension, Factor, roles_of
 from retinoscope.anatomy.dissect import Dissection
 from retinoscope.anatomy.graph.flow import arguments, operation
 from retinoscope.anatomy.layout import Lens
@@ -26,7 +26,7 @@ _PRODUCTS = {"matmul", "bmm", "mm"}
 
 @dataclass(frozen=True)
 class _Fold:
-    """How to rearrange a tensor to (N, windows, heads, rows, columns)."""
+    """How to rearrange a tensor to (N, …), such as (N, windows, heads, rows, columns)."""
 
     sizes: tuple[int, ...]
     order: tuple[int, ...]
@@ -34,6 +34,12 @@ class _Fold:
 
     def apply(self, tensor: Tensor) -> Tensor:
         return tensor.reshape(self.sizes).permute(self.order).reshape(-1, *self.shape)
+
+    def undo(self, seen: Tensor, shape: Sequence[int]) -> Tensor:
+        """Back to the layout of the model, in which the tensor has that shape."""
+        inverse = [self.order.index(place) for place in range(len(self.order))]
+        moved = [self.sizes[place] for place in self.order]
+        return seen.reshape(moved).permute(inverse).reshape(shape)
 
 
 @dataclass(frozen=True)
@@ -178,6 +184,11 @@ def _folded(axes: Axes, rows: int, columns: int) -> _Fold | None:
             groups[1 if factor.roles() & POSITIONS else 2].append(index)
     if len(groups[0]) != 1 or _lost(axes, rows, columns):
         return None
+    return _grouped(factors, groups)
+
+
+def _grouped(factors: Sequence[tuple[int, Factor]], groups: Sequence[Sequence[int]]) -> _Fold:
+    """One dimension per group of factors, given by their indices; the images come first."""
     sizes = tuple(-1 if factor.role == "n" else factor.size for _, factor in factors)
     shape = tuple(math.prod(sizes[index] for index in group) for group in groups[1:])
     return _Fold(sizes, tuple(index for group in groups for index in group), shape)
@@ -186,3 +197,52 @@ def _folded(axes: Axes, rows: int, columns: int) -> _Fold | None:
 def _lost(axes: Sequence[Dimension], rows: int, columns: int) -> bool:
     """Whether images are part of a dimension that should be positions or channels."""
     return any("n" in roles_of(axes[place]) for place in (rows, columns))
+
+
+@dataclass(frozen=True)
+class Heads:
+    """Views the output of an attention as (N, heads, positions, channels), and changes a head."""
+
+    fold: _Fold
+
+    @property
+    def count(self) -> int:
+        """The number of heads."""
+        return self.fold.shape[0]
+
+    def seen(self, value: Tensor) -> Tensor:
+        """The output by heads (N, heads, positions, channels); windows count as positions."""
+        return self.fold.apply(value)
+
+    def replaced(self, value: Tensor, number: int, by: Tensor) -> Tensor:
+        """The output with one head replaced by a tensor (N or 1, positions, channels)."""
+        changed = self.seen(value).clone()
+        changed[:, number] = by
+        return self.fold.undo(changed, value.shape)
+
+
+def heads_of(dissection: Dissection, attention: Attention) -> Heads | None:
+    """How to view the output of an attention by heads; None if the graph does not show them.
+
+    They are shown if the output has as many groups of channels as the weights have heads.
+    """
+    axes = dissection.meaning[attention.node].axes
+    channels = [place for place, d in enumerate(axes) if roles_of(d) == {"c"}]
+    known = _weights_fold(dissection, attention)
+    if not channels or known is None:
+        return None
+    factors = [(place, factor) for place, dimension in enumerate(axes) for factor in dimension]
+    groups: list[list[int]] = [[], [], [], []]
+    for index, (place, factor) in enumerate(factors):
+        if factor.role == "n":
+            groups[0].append(index)
+        elif factor.roles() & POSITIONS:
+            groups[2].append(index)
+        elif factor.role == "c":
+            groups[3 if place == channels[-1] else 1].append(index)
+        else:
+            return None
+    if len(groups[0]) != 1:
+        return None
+    fold = _grouped(factors, groups)
+    return Heads(fold) if known.shape[1] == fold.shape[0] else None

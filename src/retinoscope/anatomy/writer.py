@@ -84,9 +84,17 @@ class Writer:
         piece: Piece,
         exits: Sequence[fx.Node] = (),
         swapped: Mapping[fx.Node, fx.Node] | None = None,
+        given: Sequence[fx.Node] = (),
     ) -> fx.GraphModule:
-        """The piece as a function of its entry, the number of images and the shared constants."""
-        sheet = _Sheet(self, (piece.entry,), swapped)
+        """The piece as a function of its entry, the number of images and the shared constants.
+
+        Args:
+            piece: The part of the graph.
+            exits: The nodes whose values are returned. Default: the state after the piece, alone.
+            swapped: Nodes whose values are replaced by those of other, earlier nodes.
+            given: Further nodes whose values are passed, after the entry, instead of computed.
+        """
+        sheet = _Sheet(self, (piece.entry, *given), swapped)
         return sheet.module(list(exits) if exits else piece.exit)
 
 
@@ -103,7 +111,9 @@ class _Sheet:
         self.swapped = swapped or {}
         self.graph = fx.Graph()
         self.tensors: dict[str, Any] = {}
-        self.written: dict[fx.Node, Any] = {node: self.graph.placeholder("state") for node in given}
+        self.written: dict[fx.Node, Any] = {
+            node: self.graph.placeholder(f"given_{index}") for index, node in enumerate(given)
+        }
         self.images = self.graph.placeholder("images")
         if given:
             for index, node in enumerate(writer.shared):
@@ -120,7 +130,9 @@ class _Sheet:
         return fx.GraphModule(self.tensors, self.graph)
 
     def _swap(self, node: fx.Node) -> fx.Node:
-        return self.swapped.get(node, node)
+        while node in self.swapped:  # what replaces it may be replaced too
+            node = self.swapped[node]
+        return node
 
     def _needed(self, wanted: Sequence[fx.Node]) -> list[fx.Node]:
         """Every node to write, in the order of execution."""
