@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from retinoscope.numerics.bootstrap import bootstrap_interval
+from retinoscope.numerics.bootstrap import Resampled, bootstrap_interval, resampled_means
 
 
 def mean(samples):
@@ -73,3 +73,46 @@ def test_seeds_repeat_and_order_and_scale_do_what_they_should():
                                2 * np.array(found) + 1)  # fmt: skip
     narrow = bootstrap_interval(values, mean, share=0.5, seed=4)
     assert found[0] < narrow[0] < narrow[1] < found[1]
+
+
+def test_resampled_means_equal_a_loop_with_the_same_counts(monkeypatch):
+    """Also when the samples are drawn in parts, as for many images."""
+    rows = np.random.default_rng(1).normal(size=(11, 3))
+    found = resampled_means(rows, 200, seed=5)
+    random = np.random.default_rng(5)
+    for sample in found:
+        np.testing.assert_allclose(sample, rows[random.integers(11, size=11)].mean(0), rtol=1e-12)
+    monkeypatch.setattr("retinoscope.numerics.bootstrap._ENTRIES", 30)
+    np.testing.assert_allclose(resampled_means(rows, 200, seed=5), found, rtol=1e-12)
+
+
+def test_resampled_intervals_are_quantiles_and_differences_are_paired():
+    rows = np.random.default_rng(2).normal(size=(40, 2, 3))
+    rows[:, 1] = rows[:, 0] + 0.25
+    means = Resampled.of(rows, 500, seed=1)
+    np.testing.assert_allclose(means.values, rows.mean(0))
+    ends = np.sort(means.samples[:, 0, 2])  # 500 samples: the quantiles lie between two of them
+    low, high = means.interval[0, 2]
+    assert ends[12] <= low <= ends[13]
+    assert ends[486] <= high <= ends[487]
+    np.testing.assert_allclose((means[1] - means[0]).interval, 0.25)
+    np.testing.assert_allclose(means[0].mean().values, rows[:, 0].mean())
+    np.testing.assert_allclose(means[0][[0, 2]].error, means.error[0, [0, 2]])
+
+
+def test_columns_that_are_not_finite_spoil_no_others():
+    rows = np.random.default_rng(2).normal(size=(9, 3))
+    rows[4, 1] = np.inf
+    means, plain = Resampled.of(rows, 100), Resampled.of(rows[:, [0, 2]], 100)
+    assert np.isnan(means.values[1])
+    assert np.isnan(means.interval[1]).all()
+    np.testing.assert_array_equal(means.samples[:, [0, 2]], plain.samples)
+
+
+def test_intervals_hold_a_change_of_accuracy_as_often_as_they_say():
+    """Of 200 images, 20 % lose and 5 % win: the true change is −0.15."""
+    random = np.random.default_rng(0)
+    rows = random.choice([-1.0, 0.0, 1.0], p=[0.2, 0.75, 0.05], size=(200, 400))
+    low, high = Resampled.of(rows, 1000).interval.T
+    held = ((low <= -0.15) & (high >= -0.15)).mean()
+    assert held == pytest.approx(0.95, abs=0.035)  # three standard errors of 400 trials

@@ -132,6 +132,26 @@ def by_kind(
     return said
 
 
+def stage_ends(
+    kinds: Sequence[str], stages: Sequence[int | None]
+) -> dict[str, list[tuple[int, int]]]:
+    """By kind, the indices of its first and last unit in each stage that has several.
+
+    Example:
+        >>> stage_ends(("conv", "mlp", "conv", "conv", "conv"), (1, 1, 1, 1, 2))
+        {'conv': [(0, 3)]}
+    """
+    members: dict[tuple[str, int], list[int]] = {}
+    for index, (kind, stage) in enumerate(zip(kinds, stages, strict=True)):
+        if stage is not None:
+            members.setdefault((kind, stage), []).append(index)
+    found: dict[str, list[tuple[int, int]]] = {}
+    for (kind, _), indices in members.items():
+        if len(indices) > 1:
+            found.setdefault(kind, []).append((indices[0], indices[-1]))
+    return found
+
+
 def _left_out(smaller: int, without: int) -> str:
     """The number of units of a kind that are not counted, with the reason."""
     said = f"; {smaller} that subsample{'s is' if smaller == 1 else ' are'} not counted"
