@@ -4,14 +4,13 @@ import torch
 
 from retinoscope.numerics.contrast import block_contrast, jackknife_interval
 from retinoscope.numerics.gram import Grams, bordered_gram
+from retinoscope.numerics.ranks import rank_correlations, ranks
 from retinoscope.numerics.similarity import (
     calibrated,
     cka,
     hsic,
     own_hsic,
     permuted_hsic,
-    rank_correlation,
-    ranks,
     shared_neighbours,
     u_centred,
 )
@@ -150,7 +149,7 @@ def test_rank_correlation_is_that_of_scipy(random):
 
     x, y = random.normal(size=(3, 40)), random.integers(0, 6, size=(2, 40)).astype(float)
     expected = [[spearmanr(a, b).statistic for b in y] for a in x]
-    np.testing.assert_allclose(rank_correlation(x, y), expected, atol=1e-12)
+    np.testing.assert_allclose(rank_correlations(x, y), expected, atol=1e-12)
     for row in (*x, *y):
         np.testing.assert_array_equal(ranks(row), rankdata(row) - 1)
 

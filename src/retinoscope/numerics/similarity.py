@@ -1,4 +1,4 @@
-"""How similar two sets of units represent the same images: HSIC, neighbours, rank correlation.
+"""How similar two sets of units represent the same images: HSIC and common neighbours.
 
 CKA of mini-batches (Nguyen et al., 2021, arXiv:2010.15327) is the mean of the unbiased HSIC (Song
 et al., 2012) over groups, divided by the root of the means of both sides' own. In its U-centred
@@ -76,17 +76,6 @@ def shared_neighbours(mine: np.ndarray, theirs: np.ndarray, count: int) -> np.nd
     return (one @ other.T).astype(np.float64) / (mine.shape[1] * count)
 
 
-def rank_correlation(mine: np.ndarray, theirs: np.ndarray) -> np.ndarray:
-    """Spearman's correlation of each row of one side with each of the other's; ties share a rank.
-
-    Example:
-        >>> rank_correlation(np.array([[1.0, 2.0, 4.0]]), np.array([[3.0, 5.0, 9.0], [3, 2, 1]]))
-        array([[ 1., -1.]])
-    """
-    one, other = _standardised(mine), _standardised(theirs)
-    return one @ other.T
-
-
 def cka(both: np.ndarray, mine: np.ndarray, theirs: np.ndarray) -> np.ndarray:
     """CKA from means over groups: of the HSIC of both sides, and of each side with itself."""
     return both / np.sqrt(np.outer(mine, theirs))
@@ -95,28 +84,3 @@ def cka(both: np.ndarray, mine: np.ndarray, theirs: np.ndarray) -> np.ndarray:
 def calibrated(score: np.ndarray, level: np.ndarray) -> np.ndarray:
     """The score above the level that unrelated features reach: (s − τ) / (1 − τ), at least 0."""
     return np.maximum(0.0, (score - level) / (1 - level))
-
-
-def ranks(values: np.ndarray) -> np.ndarray:
-    """The rank of each value; equal values share the mean of their ranks.
-
-    Example:
-        >>> ranks(np.array([3.0, 1.0, 3.0]))
-        array([1.5, 0. , 1.5])
-    """
-    order = np.argsort(values, kind="stable")
-    ordered = values[order]
-    found = np.empty(len(values))
-    found[order] = np.arange(len(values))
-    if (ordered[1:] > ordered[:-1]).all():
-        return found
-    _, index, counts = np.unique(values, return_inverse=True, return_counts=True)
-    return (np.cumsum(counts) - (counts + 1) / 2)[index]
-
-
-def _standardised(rows: np.ndarray) -> np.ndarray:
-    """Ranks within each row with mean 0 and norm 1; zeros if all values are equal."""
-    found = np.stack([ranks(row) for row in rows])
-    found -= found.mean(1, keepdims=True)
-    norm = np.sqrt((found**2).sum(1, keepdims=True))
-    return np.divide(found, norm, out=np.zeros_like(found), where=norm > 0)

@@ -158,6 +158,7 @@ class Similarity:
         """HSIC, common neighbours and rank correlations of a group."""
         from retinoscope.numerics import similarity as numbers
         from retinoscope.numerics.gram import Grams
+        from retinoscope.numerics.ranks import rank_correlations
 
         if len(group.indices) < FEWEST:
             return {"small": np.array(len(group.indices))}
@@ -169,7 +170,7 @@ class Similarity:
             "hsic": numbers.hsic(mine, others),
             "own": np.where(sides[0].constant, 0, numbers.own_hsic(mine)),
             "theirs": np.where(sides[1].constant, 0, numbers.own_hsic(others)),
-            "rsa": numbers.rank_correlation(*(side.dissimilarities() for side in sides)),
+            "rsa": rank_correlations(*(side.dissimilarities() for side in sides)),
             "images": np.array(len(group.indices)),
             "first": np.array(group.indices[0]),
         }
