@@ -20,9 +20,9 @@ def component_norms(parts: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     LFC is the mean token at every token, HFC = X − LFC (Dovonon et al., 2024, arXiv:2401.04301).
 
     Example:
-        >>> high, low = component_norms([torch.tensor([[[3.0], [1.0]]])])
-        >>> high.square().item(), low.square().item()
-        (2.0, 8.0)
+        >>> high, low = component_norms([torch.tensor([[[5.0, 4.0], [-3.0, -2.0]]])])
+        >>> round(high.item(), 4), round(low.item(), 4)
+        (7.0711, 2.0)
     """
     mean, count = _mean(parts)
     high = sum((part - mean).square_().sum((1, 2)) for part in parts)
