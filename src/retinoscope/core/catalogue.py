@@ -93,7 +93,10 @@ def load_file(path: Path | str) -> ModuleType:
     """
     file = Path(path).expanduser().resolve()
     if not file.is_file():
-        raise UnreadableFile(f"There is no file {str(path)!r}.")
+        raise UnreadableFile(
+            f"There is no file {str(path)!r}. Write path/file.py:NAME with the path of an existing "
+            "file."
+        )
     content = file.read_bytes()
     digits = hashlib.sha256(str(file).encode() + content).hexdigest()[:8]
     name = f"{_PREFIX}{re.sub(r'[^A-Za-z0-9_]', '_', file.stem)}_{digits}"
