@@ -69,6 +69,7 @@ def test_splits_and_labels_that_are_not_there_are_not_applicable(tiny):
     with pytest.raises(NotApplicable, match="10 classes of the data cannot be matched with the 7"):
         other.split(Needs(labels=True))
     assert other.split(TEST).labelled is False
+    assert other.split(Needs(labels="optional")).labelled is False
 
 
 def test_further_subjects_share_the_images(tiny):
@@ -143,6 +144,7 @@ def test_images_of_unknown_classes_count_only_where_no_labels_are_needed(tmp_pat
     assert known.protocol["left out"] == 2
     (batch,) = known.batches(range(2), 2)
     assert batch.labels.tolist() == [0, 0]
+    assert len(subject.split(Needs(labels="optional"))) == 2
 
 
 @pytest.mark.parametrize(

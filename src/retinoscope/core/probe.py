@@ -43,7 +43,8 @@ class Needs:
     split: str = "test"
     view: View = CLEAN
     """The view of the images; see :mod:`retinoscope.core.view`."""
-    labels: bool = False
+    labels: bool | Literal["optional"] = False
+    """Whether images must have labels; if optional, labels are used where the subject has them."""
     others: tuple[str, ...] = ()
     """Further subjects by the names of their models; see :meth:`Context.another`. ``UNTRAINED`` is
     the subject's own network with random weights."""

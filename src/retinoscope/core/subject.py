@@ -160,7 +160,7 @@ class Subject:
                 f"{existing}. Put images into a folder {needs.split}/ with one folder per class"
             )
         found = kept.viewed(needs.view)
-        if not needs.labels:
+        if not needs.labels or (needs.labels == "optional" and not found.labelled):
             return found
         if not found.labelled:
             raise NotApplicable(f"needs labels; {found.unlabelled_because}")

@@ -50,14 +50,15 @@ def key_of(probe: Probe | Watcher, subject: Subject) -> str:
         "settings": settings_of(probe),
         "model": subject.fingerprint,
         "data": subject.split(needs).fingerprint,
-        "weight decay": subject.weight_decay if needs.labels else 0.0,  # affects losses only
+        # Affects losses only, which need labels.
+        "weight decay": subject.weight_decay if needs.labels is True else 0.0,
         "others": [subject.another(name).fingerprint for name in needs.others],
     }
     if (source := source_of(type(probe))) is not None:  # the user's code may have changed
         plain["source"] = hashlib.sha256(source.read_bytes()).hexdigest()
     if needs.group is not None:  # the grouping of images affects the result
         plain["group"] = needs.group
-    if needs.labels:  # parameters without gradient do not enter the curvature of a loss
+    if needs.labels is True:  # parameters without gradient do not enter the curvature of a loss
         named = subject.backbone.named_parameters()
         plain["frozen"] = [name for name, tensor in named if not tensor.requires_grad]
     if needs.snapshots is not None:

@@ -22,7 +22,7 @@ def check_there(probe: Question, subject: Subject) -> None:
     if needs.snapshots is not None:
         snapshots_of(subject, needs)
     splits = subject.splits.values()
-    if needs.labels and splits and not any(split.labelled for split in splits):
+    if needs.labels is True and splits and not any(split.labelled for split in splits):
         raise NotApplicable(f"needs labels; {next(iter(splits)).unlabelled_because}")
     subject.split(needs)
 
