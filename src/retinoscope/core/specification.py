@@ -234,7 +234,7 @@ def _options(tail: str, whole: str) -> dict[str, Any]:
         if not equals or not key.isidentifier():
             raise _not_an_option(part, whole)
         if key in options:
-            raise MalformedSpecification(f"{key} is given twice in {whole!r}.")
+            raise MalformedSpecification(f"{key} is given twice in {whole!r}. Name it once.")
         options[key] = _read(value)
     return options
 

@@ -46,12 +46,13 @@ STANDARD = Preset(
         *_LOOKS,
         "similarity:permutations=200",
         "oversmoothing",
+        "lesion",
         "trajectory:max_images=64",
         "landscape:points=7,max_images=32",
         "hessian:batches=4",
     ),
     512,
-    "adds probes of the loss landscape and its Hessian; minutes",
+    "adds lesions, and probes of the loss landscape and its Hessian; minutes",
 )
 PAPER = Preset(
     "paper",
@@ -59,6 +60,8 @@ PAPER = Preset(
         *_LOOKS,
         "similarity:permutations=200",
         "oversmoothing:ranks=64",
+        "lesion",
+        "lesion:remove=heads,replacement=mean",
         "trajectory:max_images=0",
         "landscape:points=21,max_images=0",
         "hessian:batches=0",
