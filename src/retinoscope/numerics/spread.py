@@ -1,4 +1,4 @@
-"""The variance of maps over their positions."""
+"""The variance and the standard deviation of maps over their positions."""
 
 from __future__ import annotations
 
@@ -18,3 +18,18 @@ def spatial_variance(maps: Tensor) -> Tensor:
     # Two plain passes: torch.var is ten times slower on inner dimensions of a CPU tensor.
     squares = (flat - flat.mean(-1, keepdim=True)).square_().sum((1, 2))
     return squares / ((positions - 1) * maps.shape[1])
+
+
+def spatial_deviation(maps: Tensor) -> Tensor:
+    """Standard deviation over the positions of each map, averaged over channels: (N,).
+
+    The square root of the unbiased variance of each map (N, C, H, W), taken before the average.
+
+    Example:
+        >>> import torch
+        >>> spatial_deviation(torch.tensor([[[[0.0, 2.0]], [[0.0, 0.0]]]])).item() ** 2
+        0.5
+    """
+    flat = maps.flatten(2)
+    squares = (flat - flat.mean(-1, keepdim=True)).square_().sum(-1)
+    return (squares / (flat.shape[-1] - 1)).sqrt_().mean(1)

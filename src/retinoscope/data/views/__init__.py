@@ -4,7 +4,8 @@ Your own view needs no entry here: any frozen dataclass with ``seed`` and ``see`
 """
 
 from retinoscope.data.views.corrupted import Corrupted
+from retinoscope.data.views.gaussian import GaussianImages
 from retinoscope.data.views.noised import Noised
 from retinoscope.data.views.occluded import Occluded
 
-__all__ = ["Corrupted", "Noised", "Occluded"]
+__all__ = ["Corrupted", "GaussianImages", "Noised", "Occluded"]
