@@ -3,9 +3,10 @@
 import pytest
 import timm
 import torch
-from torch import nn
+from torch import fx, nn
 from torch.nn import functional
 
+from retinoscope.anatomy.attentions import Attention, measured_weights
 from retinoscope.anatomy.replay import replay
 from retinoscope.models.order_one import draw_at_order_one
 
@@ -166,3 +167,26 @@ def test_only_what_was_asked_for_is_kept(order_one):
     model = order_one("resnet18", layers=(2, 1, 1, 1), channels=(8, 8, 8, 8))
     states = list(replay(model, 32).walk(torch.rand(2, 3, 32, 32), {"weights"}))
     assert not any(state.taps for state in states)
+
+
+@pytest.mark.parametrize("how", ["plain", "scale", "causal", "boolean", "added", "grouped", "half"])
+def test_weights_of_a_fused_operation_are_those_that_it_mixes_with(how):
+    """Mixing the rows of the identity matrix gives them as well, though slowly."""
+    torch.manual_seed(0)
+    query, key = torch.randn(2, 4, 6, 8), torch.randn(2, 2 if how == "grouped" else 4, 7, 8)
+    if how == "half":
+        query, key = query.bfloat16(), key.bfloat16()
+    masks = {"boolean": torch.rand(6, 7) < 0.7, "added": torch.randn(4, 6, 7)}
+    options = {"scale": 0.9 if how == "scale" else None, "is_causal": how == "causal",
+               "enable_gqa": how == "grouped"}  # fmt: skip
+    graph = fx.Graph()
+    nodes = [graph.placeholder(name) for name in ("query", "key", "value")]
+    mask = graph.placeholder("mask") if how in masks else None
+    fused = torch.ops.aten.scaled_dot_product_attention.default
+    node = graph.call_function(fused, (*nodes, mask), options)
+    known = dict(zip(nodes, (query, key), strict=False)) | ({mask: masks[how]} if mask else {})
+    rows = torch.eye(7).to(key).expand(*key.shape[:-1], -1)
+    expected = functional.scaled_dot_product_attention(query, key, rows, masks.get(how), **options)
+    found = measured_weights(Attention(node, nodes[2], None, (node,)), known)
+    assert found.dtype is torch.float32
+    torch.testing.assert_close(found.to(expected), expected)

@@ -9,12 +9,11 @@ from typing import cast
 
 import torch
 from torch import Tensor, fx
-from torch.nn import functional as F
 
-from retinoscope.anatomy.axes import Axes, Dimension, is_soft, roles_of, size_of
+from retinoscope.anatomy.axes import Axes, Dimension, is_soft, position, roles_of, size_of
 from retinoscope.anatomy.dissect import Dissection
 from retinoscope.anatomy.graph.flow import arguments, operation
-from retinoscope.anatomy.reading.facts import Fact
+from retinoscope.anatomy.reading.facts import WORK, Fact
 from retinoscope.anatomy.units.names import common_path
 from retinoscope.anatomy.writer import Writer
 
@@ -143,9 +142,37 @@ def weights(dissection: Dissection, attention: Attention) -> Spread:
     return _spread(axes, soft[-1])
 
 
-def _fused(dissection: Dissection, attention: Attention) -> Spread:
+def distribution(dissection: Dissection, attention: Attention) -> fx.Node | None:
+    """Where the weights of each query sum to 1; None if a fused operation computes them.
+
+    These are the weights themselves, or the softmax if a learned map mixes heads after it.
+    """
+    made = [node for node in attention.softmaxes if node in dissection.meaning]
+    mixed = any(dissection.facts.get(node, set()) & WORK for node in attention.behind)
+    return made[0] if mixed and len(made) == 1 else attention.weights
+
+
+def fused_axes(dissection: Dissection, attention: Attention) -> tuple[Axes, Axes]:
+    """The meaning of the queries and keys of a fused attention.
+
+    One of them may be learned, such as the query of a pooling head: its entries are tokens outside
+    the grid, and its other dimensions are those of its counterpart.
+    """
     given = arguments(attention.node)
-    query, key = (dissection.meaning[given[name]].axes for name in ("query", "key"))
+    known = [dissection.meaning.get(given[name]) for name in ("query", "key")]
+    found = []
+    for name, own, other in zip(("query", "key"), known, known[::-1], strict=True):
+        if own is None:
+            assert other is not None  # otherwise the attention would not depend on the image
+            rows = position("p", dissection.flow.shape(given[name])[-2])
+            found.append((*other.axes[:-2], rows, other.axes[-1]))
+        else:
+            found.append(own.axes)
+    return found[0], found[1]
+
+
+def _fused(dissection: Dissection, attention: Attention) -> Spread:
+    query, key = fused_axes(dissection, attention)
     beside = (*query[:-2], query[-1], *key[:-2], key[-1])
     return _spread((*beside, query[-2], key[-2]), -1, -2)
 
@@ -196,10 +223,18 @@ def measured_weights(attention: Attention, known: Mapping[fx.Node, Tensor]) -> T
     given = arguments(attention.node)
     query, key = known[given["query"]], known[given["key"]]
     mask = known.get(given["attn_mask"])
-    # Mixing the rows of the identity matrix gives the weights themselves.
-    rows = torch.eye(key.shape[-2]).to(key).expand(*key.shape[:-1], -1)
-    options = {name: given[name] for name in ("is_causal", "scale", "enable_gqa")}
-    return F.scaled_dot_product_attention(query, key, rows, mask, **options)
+    if given["enable_gqa"]:
+        key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
+    if query.dtype in (torch.float16, torch.bfloat16):  # fused kernels use float32 as well
+        query, key = query.float(), key.float()
+    scale = query.shape[-1] ** -0.5 if given["scale"] is None else given["scale"]
+    logits = (query * scale) @ key.mT
+    if given["is_causal"]:
+        mask = torch.ones(logits.shape[-2:], dtype=torch.bool, device=logits.device).tril()
+    if mask is not None:
+        seen = mask.dtype is torch.bool
+        logits = logits.masked_fill(~mask, -torch.inf) if seen else logits + mask
+    return logits.softmax(-1)
 
 
 def holder(dissection: Dissection, attention: Attention) -> str:

@@ -17,6 +17,7 @@ from retinoscope.anatomy.dissect import Dissection, take_apart
 from retinoscope.anatomy.graph.export import Example
 from retinoscope.anatomy.graph.fingerprint import graph_hash
 from retinoscope.anatomy.layout import Lens
+from retinoscope.anatomy.reach import Reach
 from retinoscope.anatomy.taps import UnitTaps
 from retinoscope.anatomy.units.learned import multiplied_parameters, parameters_of_units
 from retinoscope.anatomy.writer import Chain, Writer
@@ -34,6 +35,8 @@ class State:
     lens: Lens | None
     taps: Mapping[str, tuple[Tensor, ...]] = field(default_factory=dict)
     """The requested taps inside the unit, by name; see :mod:`retinoscope.anatomy.taps`."""
+    reaches: tuple[Reach, ...] = ()
+    """What each attention reaches, in the order of the tap ``softmax``."""
 
     @property
     def maps(self) -> Tensor:
@@ -129,14 +132,15 @@ class Replay:
         tapped, network = ours._with_taps(frozenset(taps))
         walked = zip(ours.anatomy, tapped, network.walk_all(batch), strict=True)
         for unit, inside, (raw, *values) in walked:
-            yield replace(ours._state(unit, raw), taps=inside.made(values))
+            state = ours._state(unit, raw)
+            yield replace(state, taps=inside.made(values), reaches=inside.reaches)
 
     def _with_taps(self, asked: frozenset[str]) -> tuple[list[UnitTaps], Chain]:
         """The taps of each unit, and the chain whose segments output the tensors they need."""
         if asked not in self._tapped:
             lenses = self._dissection.lenses
             tapped = [
-                UnitTaps(self._dissection, piece, lenses[unit.name], asked)
+                UnitTaps(self._dissection, self._writer, piece, lenses[unit.name], asked)
                 for unit, piece in zip(self.anatomy, self._pieces, strict=True)
             ]
             segments = [

@@ -1,6 +1,7 @@
 """Taps: values inside a unit that can be read while it runs, in a uniform layout.
 
-An attention provides its queries, keys, values and weights per head; a residual unit its branch.
+An attention provides its queries, keys, values and weights per head, and where they are in the
+image; a residual unit provides its branch.
 The meaning of each tensor's dimensions determines their layout: windows that were folded into the
 batch are unfolded again, and heads are identified whatever the model's own order.
 """
@@ -13,14 +14,24 @@ from dataclasses import dataclass
 
 from torch import Tensor, fx
 
-from retinoscope.anatomy.attentions import Attention, attentions, makers, measured_weights, weights
+from retinoscope.anatomy.attentions import (
+    Attention,
+    attentions,
+    distribution,
+    fused_axes,
+    makers,
+    measured_weights,
+    weights,
+)
 from retinoscope.anatomy.axes import POSITIONS, Axes, Dimension, Factor, roles_of
 from retinoscope.anatomy.dissect import Dissection
 from retinoscope.anatomy.graph.flow import arguments, operation
 from retinoscope.anatomy.layout import Lens
+from retinoscope.anatomy.reach import Reach, hidden, hidden_pairs, positions_of, weight_axes
 from retinoscope.anatomy.units.cut import Piece
+from retinoscope.anatomy.writer import Writer
 
-_FOLDS = ("queries", "keys", "values", "weights")
+_FOLDS = ("queries", "keys", "values", "weights", "softmax")
 _PRODUCTS = {"matmul", "bmm", "mm"}
 
 
@@ -52,6 +63,13 @@ class _Source:
     attention: Attention | None = None
     """Used if the weights are computed inside a fused operation."""
     lens: Lens | None = None
+    reach: Reach | None = None
+    """What the attention reaches; of the tap ``softmax`` only."""
+
+    @property
+    def tensor(self) -> tuple[object, ...]:
+        """Sources that agree in this give the same tensor."""
+        return self.nodes, self.fold, self.lens, self.attention
 
     def made(self, known: Mapping[fx.Node, Tensor]) -> Tensor:
         """The tap, from the tensors of its nodes."""
@@ -73,10 +91,15 @@ class UnitTaps:
     """The requested taps of one unit, as far as it has them."""
 
     def __init__(
-        self, dissection: Dissection, piece: Piece, lens: Lens | None, asked: Collection[str]
+        self,
+        dissection: Dissection,
+        writer: Writer,
+        piece: Piece,
+        lens: Lens | None,
+        asked: Collection[str],
     ) -> None:
         self.sources = [
-            *_attention_sources(dissection, piece, asked),
+            *_attention_sources(dissection, writer, piece, asked),
             *(_branch(dissection, piece, lens) if "branch" in asked else ()),
         ]
         self.nodes = list(dict.fromkeys(node for one in self.sources for node in one.nodes))
@@ -85,9 +108,17 @@ class UnitTaps:
         """The taps by name, from the values of the nodes, in order."""
         known = dict(zip(self.nodes, values, strict=True))
         found: dict[str, tuple[Tensor, ...]] = {}
+        tensors: dict[tuple[object, ...], Tensor] = {}
         for source in self.sources:
-            found[source.name] = (*found.get(source.name, ()), source.made(known))
+            if source.tensor not in tensors:
+                tensors[source.tensor] = source.made(known)
+            found[source.name] = (*found.get(source.name, ()), tensors[source.tensor])
         return found
+
+    @property
+    def reaches(self) -> tuple[Reach, ...]:
+        """What each attention reaches, in the order of the tap ``softmax``."""
+        return tuple(source.reach for source in self.sources if source.reach is not None)
 
 
 def _branch(dissection: Dissection, piece: Piece, lens: Lens | None) -> Iterable[_Source]:
@@ -99,7 +130,7 @@ def _branch(dissection: Dissection, piece: Piece, lens: Lens | None) -> Iterable
 
 
 def _attention_sources(
-    dissection: Dissection, piece: Piece, asked: Collection[str]
+    dissection: Dissection, writer: Writer, piece: Piece, asked: Collection[str]
 ) -> Iterable[_Source]:
     if not set(_FOLDS) & set(asked):
         return
@@ -109,16 +140,31 @@ def _attention_sources(
         for name, node in _operands(dissection, attention).items():
             if name in asked and (fold := _fold(dissection.meaning[node].axes)):
                 yield _Source(name, (node,), fold)
+        fused = None if attention.weights is not None else attention
         if "weights" in asked and (fold := _weights_fold(dissection, attention)):
-            fused = None if attention.weights is not None else attention
             yield _Source("weights", tuple(makers(attention)), fold, fused)
+        if "softmax" in asked and (fold := _folded(*weight_axes(dissection, attention))):
+            node = distribution(dissection, attention)
+            nodes = tuple(makers(attention)) if node is None else (node,)
+            reach = _reach(dissection, writer, piece, attention, fold)
+            yield _Source("softmax", nodes, fold, fused, reach=reach)
+
+
+def _reach(
+    dissection: Dissection, writer: Writer, piece: Piece, attention: Attention, fold: _Fold
+) -> Reach:
+    images = dissection.flow.source.batch or 1
+    even = hidden_pairs(dissection, writer, attention, images)
+    pairs = hidden(None if even is None else fold.apply(even))
+    return Reach(*positions_of(dissection, piece, attention), pairs)
 
 
 def _operands(dissection: Dissection, attention: Attention) -> dict[str, fx.Node]:
     """Queries, keys and values; the first two only if a single product computes the logits."""
     if attention.weights is None:
-        given = arguments(attention.node)
-        return {"queries": given["query"], "keys": given["key"], "values": given["value"]}
+        given, names = arguments(attention.node), {"query": "queries", "key": "keys"}
+        found = {name: given[role] for role, name in (names | {"value": "values"}).items()}
+        return {name: node for name, node in found.items() if node in dissection.meaning}
     found = {"values": attention.values}
     products = _logit_products(dissection, attention)
     if len(products) == 1:
@@ -155,8 +201,7 @@ def _weights_fold(dissection: Dissection, attention: Attention) -> _Fold | None:
         axes = dissection.meaning[attention.weights].axes
         spread = weights(dissection, attention)
         return _folded(axes, spread.query_dim + len(axes), spread.key_dim + len(axes))
-    given = arguments(attention.node)
-    query, key = (dissection.meaning[given[name]].axes for name in ("query", "key"))
+    query, key = fused_axes(dissection, attention)
     axes = (*query[:-1], key[-2])
     return _folded(axes, len(axes) - 2, len(axes) - 1)
 

@@ -97,6 +97,10 @@ class Writer:
         sheet = _Sheet(self, (piece.entry, *given), swapped)
         return sheet.module(list(exits) if exits else piece.exit)
 
+    def part(self, given: Sequence[fx.Node], exit: fx.Node) -> fx.GraphModule:
+        """The operations up to ``exit``, as a function of ``given`` and the number of images."""
+        return _Sheet(self, given, shared=False).module(exit)
+
 
 class _Sheet:
     """One graph being written."""
@@ -106,6 +110,7 @@ class _Sheet:
         writer: Writer,
         given: Sequence[fx.Node],
         swapped: Mapping[fx.Node, fx.Node] | None = None,
+        shared: bool = True,
     ) -> None:
         self.writer = writer
         self.swapped = swapped or {}
@@ -115,7 +120,7 @@ class _Sheet:
             node: self.graph.placeholder(f"given_{index}") for index, node in enumerate(given)
         }
         self.images = self.graph.placeholder("images")
-        if given:
+        if given and shared:
             for index, node in enumerate(writer.shared):
                 self.written[node] = self.graph.placeholder(f"shared_{index}")
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 Partial = Mapping[str, "np.ndarray"]
 """The output of one piece: arrays by name, as they are written to disk."""
 
-Tap = Literal["queries", "keys", "values", "weights", "branch"]
+Tap = Literal["queries", "keys", "values", "weights", "softmax", "branch"]
 """Intermediate values that can be read inside a unit; see :meth:`Sight.tap`."""
 
 

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor
 
+    from retinoscope.anatomy.reach import Reach
     from retinoscope.anatomy.replay import State
     from retinoscope.core.anatomy import Anatomy
     from retinoscope.core.unit import Unit
@@ -70,12 +71,18 @@ class Sight:
         """Intermediate values inside the unit, by the name of the tap; images are the first axis.
 
         ``queries``, ``keys``, ``values`` (N, windows, heads, positions, channels) and ``weights``
-        (N, windows, heads, queries, keys), one entry per attention in the unit; ``branch``: what a
-        residual unit adds to its input, as maps (N, C, H, W), one entry. Empty if the unit has no
-        such values.
+        (N, windows, heads, queries, keys), one entry per attention in the unit; ``softmax``: the
+        same before a learned map mixes heads, so that each query's weights sum to 1; ``branch``:
+        what a residual unit adds to its input, as maps (N, C, H, W), one entry. Empty if the unit
+        has no such values.
         """
         found = [state.taps.get(name, ()) for state in self.states]
         return tuple(_joined(list(parts)) for parts in zip(*found, strict=True))
+
+    @property
+    def reaches(self) -> tuple[Reach, ...]:
+        """Where queries and keys are, and what masks hide: one entry per ``tap("softmax")``."""
+        return self.states[0].reaches
 
 
 @dataclass(frozen=True)
