@@ -31,7 +31,7 @@ class Preset:
     about: str
 
 
-_LOOKS = ("accuracy", "fourier", "variance")
+_LOOKS = ("accuracy", "fourier", "variance", "consistency")
 """Probes that need one or two forward passes over the test images, without settings."""
 
 QUICK = Preset(
@@ -84,7 +84,7 @@ def get_preset(name: str) -> Preset:
 
     Example:
         >>> get_preset("quick").probes
-        ('accuracy', 'fourier', 'variance', 'similarity', 'oversmoothing')
+        ('accuracy', 'fourier', 'variance', 'consistency', 'similarity', 'oversmoothing')
     """
     if name not in PRESETS:
         raise WrongInput(
