@@ -16,9 +16,11 @@ from retinoscope.data.augment import Augmentation
 from retinoscope.data.corruptions import CORRUPTIONS, Corruption
 from retinoscope.data.cues import Cues
 from retinoscope.data.split import ImageSplit
-from retinoscope.data.views import Corrupted, Noised, Occluded
+from retinoscope.data.views import Corrupted, GaussianImages, Noised, Occluded
 
-VIEWS = [Noised(), Occluded(), *(Corrupted(name) for name in get_args(Corruption))]
+# So narrow that no pixel leaves [0, 1]; the view itself does not clip.
+NARROW = GaussianImages(std=0.02)
+VIEWS = [NARROW, Noised(), Occluded(), *(Corrupted(name) for name in get_args(Corruption))]
 
 
 def split_of(places=range(50), name="train"):

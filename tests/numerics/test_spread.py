@@ -3,12 +3,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from retinoscope.numerics.spread import spatial_variance
+from retinoscope.numerics.spread import spatial_deviation, spatial_variance
 
 
 def test_known_answer():
     maps = torch.tensor([[[[0.0, 2.0], [4.0, 6.0]], [[5.0, 5.0], [5.0, 5.0]]]])
     assert spatial_variance(maps).item() == pytest.approx((20 / 3 + 0) / 2)
+    assert spatial_deviation(maps).item() == pytest.approx(((20 / 3) ** 0.5 + 0) / 2)
 
 
 def test_white_noise_has_its_own_variance():
@@ -23,6 +24,8 @@ def test_equals_torch_var_in_any_layout(images, channels, height, width, last):
     stored = maps.contiguous(memory_format=torch.channels_last) if last else maps
     expected = maps.flatten(2).var(-1).mean(1)
     torch.testing.assert_close(spatial_variance(stored), expected, rtol=1e-12, atol=1e-12)
+    expected = maps.flatten(2).std(-1).mean(1)
+    torch.testing.assert_close(spatial_deviation(stored), expected, rtol=1e-12, atol=1e-12)
 
 
 def test_invariant_to_an_offset_and_quadratic_in_scale():
@@ -30,3 +33,4 @@ def test_invariant_to_an_offset_and_quadratic_in_scale():
     base = spatial_variance(maps)
     torch.testing.assert_close(spatial_variance(maps + 100), base, rtol=1e-9, atol=0)
     torch.testing.assert_close(spatial_variance(-2 * maps), 4 * base)
+    torch.testing.assert_close(spatial_deviation(100 - 2 * maps), 2 * spatial_deviation(maps))

@@ -27,8 +27,8 @@ def spatial_deviation(maps: Tensor) -> Tensor:
 
     Example:
         >>> import torch
-        >>> spatial_deviation(torch.tensor([[[[0.0, 2.0]], [[0.0, 0.0]]]])).item() ** 2
-        0.5
+        >>> spatial_deviation(torch.tensor([[[[0.0, 1.0, 2.0]], [[0.0, 0.0, 0.0]]]]))
+        tensor([0.5000])
     """
     flat = maps.flatten(2)
     squares = (flat - flat.mean(-1, keepdim=True)).square_().sum(-1)
