@@ -14,6 +14,7 @@ from retinoscope.surgery import get_surgery, list_surgeries, parse_surgery, writ
 runner = CliRunner()
 
 
+@pytest.mark.proof
 def test_build_then_examine(tmp_path):
     out = tmp_path / "vit.safetensors"
     done = runner.invoke(

@@ -217,7 +217,7 @@ def quick(examples: int) -> settings:
     )  # fmt: skip
 
 
-@quick(40)
+@quick(20)
 @given(wrong=wrong_commands(), number=st.integers(0, 10**9))
 def test_wrong_command_lines(wrong, number, world, capsys, monkeypatch, tmp_path_factory):
     try_command(wrong, number, world, capsys, monkeypatch, tmp_path_factory)
@@ -281,7 +281,7 @@ def wrong_calls(draw: st.DrawFn):
     return name, call, draw(strategy)
 
 
-@quick(25)
+@quick(15)
 @given(wrong=wrong_calls())
 def test_wrong_calls(wrong, world, monkeypatch, tmp_path_factory):
     try_call(wrong, world, monkeypatch, tmp_path_factory)

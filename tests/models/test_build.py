@@ -113,6 +113,7 @@ def test_a_model_of_ones_own_is_named_by_its_code(tmp_path, monkeypatch):
     assert len(again.construction.surgeries) == 2
 
 
+@pytest.mark.proof
 def test_a_subject_finds_it_by_its_name(built):
     _, path = built
     subject = load_subject(SHALLOW, "cues", pretrained=False, images=4)

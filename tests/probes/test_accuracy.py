@@ -100,6 +100,7 @@ def test_equals_cross_entropy_and_argmax_in_a_plain_loop():
     assert found.accuracy == (logits.argmax(1) == batch.labels).double().mean()
 
 
+@pytest.mark.proof
 def test_batches_jobs_and_pieces_change_nothing(tmp_path):
     """300 images are three shards of the shared pass."""
     once = retinoscope.measure(Accuracy(), load_subject(TINY, "cues", images=300, batch=300))

@@ -111,6 +111,7 @@ def test_groups_do_not_depend_on_memory(alone, monkeypatch, tmp_path):
     assert "a mini-batch of 16 goes through in 4 parts" in note.read_text()
 
 
+@pytest.mark.proof
 def test_a_probe_of_the_users_own_file_runs_in_other_processes(alone, tmp_path):
     run = Run(tmp_path, engine=InProcesses(2))
     same(run.measure(Kinship(OTHER), subject_of(images=IMAGES)), alone)

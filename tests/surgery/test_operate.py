@@ -47,6 +47,7 @@ def test_one_export(surgery, exports):
     assert len(exports) == 2
 
 
+@pytest.mark.proof
 def test_one_export_of_vit_tiny(exports):
     """Nor does what was built need one to say what it is made of."""
     made = build_model("vit_tiny_patch16_224", ["localise:kernel=5"], pretrained=False)
