@@ -63,6 +63,8 @@ bench: .venv/installed-all ## Measure speed against baselines
 	$(BIN)/python benchmarks/training.py
 	$(BIN)/python benchmarks/hessian.py
 	$(BIN)/python benchmarks/landscape.py
+	$(BIN)/python benchmarks/similarity.py
+	$(BIN)/python benchmarks/lesion.py
 
 prove: .venv/installed-all ## Run long tests, kill and damage runs, replay all timm modules (docs/zoo.md) and all our models
 	$(PYTEST) -m proof

@@ -12,7 +12,7 @@ def test_angles_are_those_that_were_made():
     after = 7 * torch.stack([angles.cos(), angles.sin()])[None].float()
     expected = 2 * (angles / 2).sin() ** 2
     torch.testing.assert_close(block_influence(before, after)[0].double(), expected, rtol=1e-4,
-                               atol=0)  # fmt: skip
+                               atol=1e-14)  # fmt: skip
 
 
 def test_equals_the_cosine_in_double_precision_whatever_the_scale():
