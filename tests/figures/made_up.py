@@ -25,12 +25,16 @@ def made_up(cls: type[Result], seed: int = 0) -> Result:
     for name, described in cls.described().items():
         about = described.metadata
         shape = [sizes.setdefault(axis, 3 + len(sizes)) for axis in about["axes"]]
-        if about["draw"] == "images" and len(shape) == 4:
+        if about["draw"] == "images" and len(shape) == 4 and not about["choices"]:
             shape[-1] = 3
         given[name] = generator.uniform(-0.2, 1.0, shape)
         if about["title"] == "":  # coordinates and errors
             given[name] = np.abs(given[name]) + 0.01
-        for key, axis in (("rows", 0), ("row_groups", 0), ("points", -1), ("column_groups", -1)):
+        rows = 1 if about["choices"] else 0
+        for key, axis in (
+            ("rows", rows), ("choices", 0), ("row_groups", 0), ("points", -1),
+            ("column_groups", -1),
+        ):  # fmt: skip
             if about[key]:
                 given[about[key]] = tuple(f"{key} {i // 2}.{i}" for i in range(shape[axis]))
         if about["marks"]:

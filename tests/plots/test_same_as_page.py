@@ -99,12 +99,20 @@ def same_cells(chart, drawn, ax):
 
 
 def same_images(chart, drawn, ax):
-    addresses = [href for (href,) in attributes(drawn, "image", "href")]
-    assert len(addresses) == len(ax.images) == len(chart.values)
-    for address, shown in zip(addresses, ax.images, strict=True):
+    below, _, above = drawn.rpartition("</defs>")
+    covered, shown = (len(attributes(part, "image", "href")) for part in (below, above))
+    count = len(chart.captions)
+    photos = [chart.below(index) for index in range(count)]
+    assert covered == len({photo.tobytes() for photo in photos if photo is not None})
+    assert shown == count * max(1, len(chart.choices))
+    assert len(ax.images) == count * (2 if covered else 1)
+    for (address,), own in zip(
+        attributes(above, "image", "href")[:count], ax.images[bool(covered) :: 1 + bool(covered)],
+        strict=True,
+    ):  # fmt: skip
         content = base64.b64decode(address.removeprefix("data:image/png;base64,"))
         pixels = np.asarray(Image.open(io.BytesIO(content)))
-        np.testing.assert_array_equal(pixels, shown.get_array())
+        np.testing.assert_array_equal(pixels, own.get_array())
     assert [text.get_text() for text in ax.texts] == list(chart.captions)
 
 

@@ -40,6 +40,8 @@ def axes(
     column_groups: str = "",
     shade: str = "",
     log: bool = False,
+    choices: str = "",
+    over: str = "",
 ) -> Any:
     """A field that contains an array with one axis per name.
 
@@ -70,6 +72,9 @@ def axes(
         column_groups: The same for columns.
         shade: Values that colour the points of a path: a field.
         log: Whether lines have a logarithmic y axis; values of 0 or less are gaps.
+        choices: Names along the first of four axes (choice, N, H, W): a field. The report shows the
+            images of one choice at a time, matplotlib those of the first.
+        over: RGB images under the images, each for the same number of consecutive ones: a field.
     """
     return field(
         metadata={
@@ -77,7 +82,7 @@ def axes(
             "changes": changes, "claim": claim and asdict(claim), "rows": rows, "marks": marks,
             "y": y, "points": points, "figure": figure, "draw": draw, "colours": colours,
             "limits": limits, "row_groups": row_groups, "column_groups": column_groups,
-            "shade": shade, "log": log,
+            "shade": shade, "log": log, "choices": choices, "over": over,
         }
     )  # fmt: skip
 

@@ -35,11 +35,23 @@ class Sight:
     """The subject of the state: empty for the main subject, else the name of a further one."""
     number: int = 0
     """The index of the pass, if the network is random at test time."""
+    inputs: tuple[Tensor, ...] = ()
+    """The images of each part, preprocessed."""
+
+    @cached_property
+    def images(self) -> Tensor:
+        """The images (N, 3, H, W) as the network gets them, preprocessed."""
+        return _joined(list(self.inputs))
 
     @property
     def unit(self) -> Unit:
         """The unit whose output the state is."""
         return self.states[0].unit
+
+    @property
+    def normalised(self) -> bool:
+        """Whether the state is the output of a norm over channels."""
+        return self.states[0].normalised
 
     @cached_property
     def maps(self) -> Tensor:

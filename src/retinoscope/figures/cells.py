@@ -10,6 +10,8 @@ from retinoscope.core.wording import number
 from retinoscope.figures.declared import Declared
 from retinoscope.figures.figure import Figure, Images, Map, Matrix
 
+_UNKNOWN = (math.nan,) * 3
+
 
 def map_of(array: Declared) -> Figure:
     """Values over two axes, both in ascending order."""
@@ -47,14 +49,22 @@ def matrix(array: Declared) -> Figure:
 
 def images(array: Declared) -> Figure:
     """Small images with captions; the table contains the range of each."""
-    captions, values = array.named(0), array.values.astype(float)
+    values, choices, under = array.values.astype(float), array.choices, array.other("over", None)
+    *first, axis = array.about["axes"][: 1 + bool(choices)]
+    captions = [str(name) for name in array.other("rows")] or [
+        str(index) for index in range(values.shape[bool(choices)])
+    ]
     rows = []
-    for caption, one in zip(captions, values, strict=True):
-        finite = one[np.isfinite(one)]
-        facts = (finite.min(), finite.mean(), finite.max()) if finite.size else (math.nan,) * 3
-        rows.append((caption, *map(number, facts)))
-    chart = Images(values, captions, array.unit, array.title, **array.colours)
-    header = (array.axis, "lowest", "mean", "highest")
+    for choice, variant in zip(choices or ("",), values if choices else [values], strict=True):
+        for caption, one in zip(captions, variant, strict=True):
+            finite = one[np.isfinite(one)]
+            if finite.size or not choices:
+                facts = (finite.min(), finite.mean(), finite.max()) if finite.size else _UNKNOWN
+                rows.append((*[choice] * len(first), caption, *map(number, facts)))
+    chart = Images(
+        values, captions, array.unit, array.title, choices=choices, under=under, **array.colours
+    )
+    header = (*first, axis, "lowest", "mean", "highest")
     return Figure(array.name, array.title, chart, header, tuple(rows))
 
 

@@ -29,6 +29,8 @@ BAR = "#7fa3c7"
 HOLE = "#d9dce1"
 """The colour of values that are not finite."""
 CENTRE = "#b3261e"
+OPACITY = 0.65
+"""Of coloured images that are drawn over others."""
 BANDS = {
     "attention": "#d4d4d4",
     "channel_attention": "#e3d9ea",

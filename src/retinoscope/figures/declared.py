@@ -46,7 +46,9 @@ class Declared:
         """Whether its shape can be drawn; a map of one row is a line, not a map."""
         shape = self.values.shape
         if self.draw == "images":
-            return self.values.size > 0 and (len(shape) == 3 or (len(shape) == 4 and shape[3] == 3))
+            dimensions = len(shape) - bool(self.about.get("choices"))
+            coloured = dimensions == 4 and shape[-1] == 3
+            return self.values.size > 0 and (dimensions == 3 or coloured)
         if self.draw == "matrix":
             return self.values.size > 0 and len(shape) == 2
         if self.about.get("y"):
@@ -57,6 +59,11 @@ class Declared:
     def empty(self) -> bool:
         """Whether there is nothing to draw."""
         return bool(np.isnan(self.values).all())
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The names of the variants of all images; empty if there is one variant."""
+        return tuple(str(name) for name in self.other("choices"))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -76,11 +83,11 @@ class Declared:
 
     def named(self, axis: int) -> list[str]:
         """Names along the first (0) or the last (−1) axis; numbers if there are no names."""
-        count = self.values.shape[axis]
         names = self.other("points" if axis else "rows")
         if not len(names) and self.about["axes"][axis] == "unit":
             names = self.result.units
-        return [str(name) for name in names] if len(names) else [str(i) for i in range(count)]
+        names = names if len(names) else range(self.values.shape[axis])
+        return [str(name) for name in names]
 
     def borders(self, axis: int) -> tuple[int, ...]:
         """Indices along an axis at which a new group begins."""

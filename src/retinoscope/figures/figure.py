@@ -239,7 +239,10 @@ class Matrix:
 
 @dataclass(frozen=True, eq=False)
 class Images:
-    """Small images side by side: (N, H, W) coloured by value, or (N, H, W, 3) in RGB."""
+    """Small images side by side: (N, H, W) coloured by value, or (N, H, W, 3) in RGB.
+
+    With ``choices``, there is a further first axis, along which one entry is shown at a time.
+    """
 
     values: np.ndarray
     captions: Sequence[str]
@@ -248,28 +251,52 @@ class Images:
     scale: Scale | None = None
     diverging: bool = False
     limits: tuple[float, float] | None = None
+    choices: Sequence[str] = ()
+    under: np.ndarray | None = None
+    """RGB images to draw below them, each for the same number of consecutive images."""
 
     errors: ClassVar[str] = ""
 
     @property
     def plain(self) -> bool:
         """Whether they are RGB images."""
-        return self.values.ndim == 4
+        return self.values.ndim - bool(self.choices) == 4
+
+    @property
+    def tall(self) -> float:
+        """The height of an image divided by its width."""
+        height, width = self.values.shape[bool(self.choices) :][1:3]
+        return height / width
 
     @property
     def columns(self) -> int:
         """The number of images per row."""
-        return min(6, len(self.values))
+        return min(6, len(self.captions))
 
-    def pixels(self, index: int) -> np.ndarray:
+    @property
+    def rows(self) -> int:
+        """The number of rows of images."""
+        return -(-len(self.captions) // self.columns)
+
+    def pixels(self, index: int, choice: int = 0) -> np.ndarray:
         """The RGB pixels (H, W, 3) of an image, from 0 to 255."""
-        values = self.values[index]
+        values = self.values[choice, index] if self.choices else self.values[index]
         if self.plain:
-            return np.rint(255 * np.clip(np.nan_to_num(values), 0, 1)).astype(np.uint8)
+            return _bytes(values)
         scale = scale_of(self)
         shares = np.ma.masked_invalid(scale.share(values))
         table = colormap(scale.table).with_extremes(bad=HOLE)
         return table(shares, bytes=True)[..., :3]
+
+    def has(self, index: int, choice: int) -> bool:
+        """Whether a variant of an image has any value."""
+        return not self.choices or bool(np.isfinite(self.values[choice, index]).any())
+
+    def below(self, index: int) -> np.ndarray | None:
+        """The RGB pixels of the image to draw below, from 0 to 255; None if there is none."""
+        if self.under is None or not len(self.under):
+            return None
+        return _bytes(self.under[index * len(self.under) // len(self.captions)])
 
 
 Chart = Lines | Bars | Map | Matrix | Images
@@ -294,6 +321,10 @@ def scale_of(chart: Map | Matrix | Images | Shading) -> Scale:
 def sure(points: Sequence[Point]) -> bool:
     """Whether any point has a standard error."""
     return any(math.isfinite(p.error) and p.error > 0 for p in points)
+
+
+def _bytes(colours: np.ndarray) -> np.ndarray:
+    return np.rint(255 * np.clip(np.nan_to_num(colours), 0, 1)).astype(np.uint8)
 
 
 def _edges(places: np.ndarray) -> np.ndarray:

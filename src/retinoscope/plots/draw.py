@@ -11,7 +11,7 @@ from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure
 
 from retinoscope.core.wording import axis_number, shortened
-from retinoscope.figures.colours import BANDS, BAR, CENTRE, HOLE, colormap
+from retinoscope.figures.colours import BANDS, BAR, CENTRE, HOLE, OPACITY, colormap
 from retinoscope.figures.figure import (
     Bars,
     Chart,
@@ -57,9 +57,8 @@ def _size(chart: Chart) -> tuple[float, float]:
         case Matrix():
             return 1.8 + 0.13 * max(20, len(chart.columns)), 1 + 0.13 * max(20, len(chart.rows))
         case Images():
-            rows = -(-len(chart.values) // chart.columns)
-            tall = chart.values.shape[1] / chart.values.shape[2]
-            return 1.2 * chart.columns, rows * (1.2 * tall + 0.3) + 0.4 * (not chart.plain)
+            height = chart.rows * (1.2 * chart.tall + 0.3) + 0.4 * (not chart.plain)
+            return 1.2 * chart.columns, height
         case Map():
             return 4.4, 3.6
         case _:
@@ -157,17 +156,20 @@ def _matrix(chart: Matrix, ax: Axes) -> None:
 
 
 def _images(chart: Images, ax: Axes) -> None:
-    """Images in one grid, each one unit wide, with captions below."""
-    tall = chart.values.shape[1] / chart.values.shape[2]
+    """Images in one grid, each one unit wide, with captions below; of choices the first."""
+    tall = chart.tall
     step = tall + 0.25
     for index, caption in enumerate(chart.captions):
         row, column = divmod(index, chart.columns)
         left, top = 1.08 * column, -step * row
-        ax.imshow(chart.pixels(index), extent=(left, left + 1, top - tall, top))
+        extent = (left, left + 1, top - tall, top)
+        if (below := chart.below(index)) is not None:
+            ax.imshow(below, extent=extent)
+        ax.imshow(chart.pixels(index), extent=extent, alpha=1.0 if below is None else OPACITY)
         ax.text(left + 0.5, top - tall - 0.03, shortened(caption, 18), ha="center", va="top",
                 fontsize="x-small")  # fmt: skip
-    rows = -(-len(chart.values) // chart.columns)
-    ax.set(xlim=(-0.04, 1.08 * chart.columns - 0.04), ylim=(-step * rows, 0.04), aspect="equal")
+    size = (-0.04, 1.08 * chart.columns - 0.04), (-step * chart.rows, 0.04)
+    ax.set(xlim=size[0], ylim=size[1], aspect="equal")
     ax.axis("off")
     if not chart.plain:
         from matplotlib.cm import ScalarMappable

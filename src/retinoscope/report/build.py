@@ -22,7 +22,7 @@ from retinoscope.core.result import Result
 from retinoscope.figures.colours import BANDS
 from retinoscope.figures.compare import inked, side_by_side, together
 from retinoscope.figures.describe import figures
-from retinoscope.figures.figure import Chart, Colour, Figure, Map
+from retinoscope.figures.figure import Chart, Colour, Figure, Images, Map
 from retinoscope.report.cards import card
 from retinoscope.report.collect import Collected, Examined, Measured, collect
 from retinoscope.report.downloads import address, as_csv, as_json
@@ -48,6 +48,14 @@ class Panel:
     stem: str
     colour: str
     """The colour of the model, as a web colour."""
+
+    @property
+    def choices(self) -> tuple[str, Sequence[str]] | None:
+        """What can be chosen, and the choices, if the chart shows one of several at a time."""
+        chart = self.figure.chart
+        if not isinstance(chart, Images) or not chart.choices:
+            return None
+        return self.figure.header[0], chart.choices
 
 
 @dataclass(frozen=True)

@@ -235,13 +235,13 @@ class SharedPass:
         kept: list[dict[str, Any]] = [{} for _ in self.watchers]
         needs = [watcher.needs for watcher in self.watchers]
         taps = frozenset().union(*(needs[index].taps for index in asking))
-        known = _known(parts)
+        known, inputs = _known(parts), tuple(part.images for part in parts)
         with torch.inference_mode():
             walks = [drawn_walk(subject, number, p.indices, p.images, taps) for p in parts]
             for states in zip(*walks, strict=True):
-                whole = Sight(states, *known, called, number)
+                whole = Sight(states, *known, called, number, inputs)
                 apart = [
-                    Sight((state,), part.indices, part.labels, called, number)
+                    Sight((state,), part.indices, part.labels, called, number, (part.images,))
                     for state, part in zip(states, parts, strict=True)
                 ]
                 for index in asking:

@@ -1,5 +1,5 @@
 "use strict";
-// Pointing at a chart shows the nearest value; a drag turns a surface; a click on a table's head sorts it.
+// Pointing at a chart shows the nearest value; a drag turns a surface; a selector chooses images; a click on a table's head sorts it.
 const tip = document.getElementById("tip");
 const near = 40;
 let lit = [];
@@ -158,6 +158,17 @@ function surface(canvas) {
 }
 
 document.querySelectorAll("canvas.surface").forEach(surface);
+
+// Of images with choices, one choice is visible.
+for (const select of document.querySelectorAll("select.choices")) {
+  const choose = () => {
+    for (const group of select.closest("figure").querySelectorAll("svg g.choice")) {
+      group.style.display = Number(group.dataset.choice) === select.selectedIndex ? "" : "none";
+    }
+  };
+  select.addEventListener("change", choose);
+  choose();  // browsers keep a choice when a page is loaded again
+}
 
 function value(row, column) {
   const text = row.cells[column].textContent.trim();
