@@ -1,12 +1,12 @@
 """Lesions against surgery by hand: the eager model with its own forward functions changed."""
 
-from functools import cache, partial
+from functools import partial
 
 import pytest
-import timm
 import torch
 from torch import nn
 
+from anatomy.small_networks import Inside, Own, close, images, mean, network, turned
 from retinoscope.anatomy.lesions import (
     convolution_lesions,
     head_lesions,
@@ -19,40 +19,6 @@ from retinoscope.anatomy.replay import replay
 from retinoscope.anatomy.suffixes import run_lesions
 from retinoscope.core.errors import NotResidual, UnknownUnit
 from retinoscope.models.order_one import draw_at_order_one
-from sampling import PROOF
-
-VIT = dict(img_size=16, patch_size=4, embed_dim=12, num_heads=3, depth=2, num_classes=5)
-
-
-class Own(nn.Module):
-    """A user's network: a residual convolution, patches, attention by einsum, an MLP, one token."""
-
-    def __init__(self, width=12, heads=3):
-        super().__init__()
-        self.heads = heads
-        self.stem, self.conv = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 8, 3, padding=1)
-        self.embed, self.token = nn.Conv2d(8, width, 4, 4), nn.Parameter(torch.zeros(1, 1, width))
-        self.norm, self.qkv = nn.LayerNorm(width), nn.Linear(width, 3 * width)
-        self.proj = nn.Linear(width, width)
-        self.mlp = nn.Sequential(nn.Linear(width, 24), nn.GELU(), nn.Linear(24, width))
-        self.head = nn.Linear(width, 5)
-        self.off, self.changed = (), None
-        """What a test switches off, and how it changes the output (N, positions, heads, …)."""
-
-    def mixed(self, x):
-        q, k, v = (t.unflatten(-1, (self.heads, -1)) for t in self.qkv(self.norm(x)).chunk(3, -1))
-        weights = torch.einsum("bqhd,bkhd->bhqk", q, k).mul(0.5).softmax(-1)
-        out = torch.einsum("bhqk,bkhd->bqhd", weights, v)
-        return self.proj((self.changed(out) if self.changed else out).flatten(2))
-
-    def forward(self, x):
-        x = self.stem(x)
-        x = x if "conv" in self.off else x + (x if "kernel" in self.off else self.conv(x)).relu()
-        x = self.embed(x).flatten(2).transpose(1, 2)
-        x = torch.cat([self.token.expand(len(x), -1, -1), x], 1)
-        x = x if "attention" in self.off else x + self.mixed(x)
-        x = x if "mlp" in self.off else x + self.mlp(x)
-        return self.head(x[:, 0])
 
 
 def resnet(block):
@@ -82,32 +48,6 @@ def vit(block, without):
     return forward
 
 
-@cache
-def network(name):
-    """A small network at order one, with its replay, its size, and units with changed forwards."""
-    options, size = {
-        "vit": ({"model_name": "vit_tiny_patch16_224", **VIT}, 16),
-        "unfused": ({"model_name": "vit_tiny_patch16_224", **VIT}, 16),
-        "swin": (dict(model_name="swin_tiny_patch4_window7_224", img_size=32, patch_size=2,
-                      window_size=4, embed_dim=12, depths=(2, 1), num_heads=(3, 6)), 32),
-        "resnet": (dict(model_name="resnet50", layers=(2, 1, 1, 2), channels=(4, 8, 8, 16)), 32),
-        "convnext": (dict(model_name="convnext_tiny", depths=(1, 1, 2, 1),
-                          dims=(8, 16, 16, 24)), 64),
-        "own": (None, 16),
-    }[name]  # fmt: skip
-    model = Own() if options is None else timm.create_model(**options)
-    if name == "unfused":
-        for block in model.blocks:
-            block.attn.fused_attn = False
-    model = draw_at_order_one(model).eval()
-    return model, replay(model, size, name=name), size
-
-
-def images(name, count=3):
-    size = network(name)[2]
-    return torch.rand(count, 3, size, size, generator=torch.Generator().manual_seed(3))
-
-
 @torch.inference_mode()
 def by_hand(model, unit, x, monkeypatch):
     """The logits with the forward function of one block replaced."""
@@ -124,12 +64,6 @@ def by_hand(model, unit, x, monkeypatch):
         return model(x)
     finally:
         monkeypatch.undo()
-
-
-def close(found, expected, whole, what):
-    scale = whole.abs().max()
-    assert (found - expected).abs().max() <= 1e-6 * scale, what
-    assert (found - whole).abs().max() > 1e-3 * scale, f"{what} did not matter"
 
 
 @pytest.mark.parametrize("name", ["resnet", "vit", "swin", "convnext", "own"])
@@ -162,24 +96,6 @@ def test_stages_and_pairs_are_several_lesions_at_once(name, stages):
                     changed = ours._lesioned(unit) if unit.name in removed else segment
                     state = changed(state, len(x), *whole)
             close(logits, state, found.intact, lesion.name)
-
-
-class Inside(nn.Module):
-    """Two residual units in a branch that is concatenated, so that their block is not residual."""
-
-    def __init__(self):
-        super().__init__()
-        self.stem, self.into = nn.Conv2d(3, 4, 3, padding=1), nn.Conv2d(4, 6, 1)
-        self.a, self.b = nn.Conv2d(6, 6, 3, padding=1), nn.Conv2d(6, 6, 3, padding=1)
-        self.join, self.head = nn.Conv2d(10, 4, 3, padding=1), nn.Linear(4, 5)
-        self.off = ()
-
-    def forward(self, x):
-        x = self.stem(x)
-        y = self.into(x).relu()
-        y = y if "a" in self.off else y + self.a(y).relu()
-        y = y if "b" in self.off else y + self.b(y).relu()
-        return self.head(self.join(torch.cat([x, y], 1)).mean((2, 3)))
 
 
 @torch.inference_mode()
@@ -224,125 +140,6 @@ def test_depthwise_and_own_convolutions(monkeypatch):
     assert [one.name for one in convolution_lesions(ours)] == ["conv"]
     close(found.lesioned[0], by_hand(model, "kernel", x, monkeypatch), found.intact, "conv")
     assert convolution_lesions(network("vit")[1]) == []
-
-
-def zeros(values):
-    return values.new_zeros(1)
-
-
-def turned(values):
-    return values.roll(1, 0)
-
-
-def mean(values):
-    return values.mean(0, keepdim=True)
-
-
-@torch.inference_mode()
-@pytest.mark.parametrize("replacing", [zeros, turned, mean])
-@pytest.mark.parametrize("name", ["vit", "unfused", "own", "swin"])
-def test_heads_equal_the_eager_modules_with_a_head_replaced(name, replacing, monkeypatch):
-    """In timm, the projection reads the heads side by side; windows of an image are together."""
-    (model, ours, _), x = network(name), images(name)
-    found, lesions = run_lesions(ours, head_lesions, [x], replacing), head_lesions(ours)
-    assert len(lesions) == {"own": 3, "swin": 12}.get(name, 6)
-    for lesion, logits in zip(lesions, found.lesioned, strict=True):
-        unit, _, head = lesion.name.rpartition(" head ")
-        head = int(head)
-
-        def changed(out, head=head):
-            out = out.clone()
-            out[:, :, head] = replacing(out[:, :, head])
-            return out
-
-        if name == "own":
-            monkeypatch.setattr(model, "changed", changed)
-            expected = model(x)
-        else:
-            attention = model.get_submodule(unit)
-            count = attention.num_heads
-
-            def before(_, given, count=count, changed=changed):
-                by_image = given[0].reshape(len(x), -1, given[0].shape[-1])
-                out = changed(by_image.unflatten(-1, (count, -1)))
-                return (out.reshape(given[0].shape),)
-
-            hook = attention.proj.register_forward_pre_hook(before)
-            expected = model(x)
-            hook.remove()
-        close(logits, expected, found.intact, lesion.name)
-    monkeypatch.undo()
-
-
-def test_class_attention_has_heads_without_positions():
-    model = timm.create_model(
-        "cait_xxs24_224", img_size=16, patch_size=4, embed_dim=12, num_heads=3, depth=1,
-        depth_token_only=1, num_classes=5,
-    )  # fmt: skip
-    ours = replay(draw_at_order_one(model).eval(), 16)
-    x = torch.rand(2, 3, 16, 16)
-    found, lesions = run_lesions(ours, head_lesions, [x], zeros), head_lesions(ours)
-    assert len(lesions) == 6
-    projection = model.blocks_token_only[0].attn.proj
-    for head in range(3):
-
-        def silent(_, given, head=head):
-            given[0].unflatten(-1, (3, -1))[:, :, head] = 0
-
-        hook = projection.register_forward_pre_hook(silent)
-        with torch.inference_mode():
-            close(found.lesioned[3 + head], model(x), found.intact, lesions[3 + head].name)
-        hook.remove()
-
-
-def test_heads_that_the_graph_does_not_show_are_not_guessed():
-    """Linear attention has no weights, and so no heads that could be told from channels."""
-
-    class Linear(Own):
-        def mixed(self, x):
-            q, k, v = (t.unflatten(-1, (3, -1)) for t in self.qkv(self.norm(x)).relu().chunk(3, -1))
-            kept = torch.einsum("bkhd,bkhe->bhde", k, v)
-            return self.proj(torch.einsum("bqhd,bhde->bqhe", q, kept).flatten(2))
-
-    ours = replay(draw_at_order_one(Linear()).eval(), 16)
-    assert [unit.kind for unit in ours.anatomy.where(kind="attention")] == ["attention"]
-    assert head_lesions(ours) == []
-
-
-@PROOF
-@pytest.mark.parametrize("name", ["efficientvit_b0", "coat_lite_tiny", "volo_d1_224"])
-def test_heads_of_other_attentions_are_not_guessed(name):
-    options = {} if name == "efficientvit_b0" else {"img_size": 64}
-    ours = replay(timm.create_model(name, **options).eval(), 64)
-    found = {one.units[0].name for one in head_lesions(ours)}
-    if name == "volo_d1_224":  # outlook attention comes first, ordinary attention later
-        assert {one.split(".")[1] for one in found} == {"2", "3", "4"}
-    else:
-        assert not found
-
-
-@torch.inference_mode()
-@pytest.mark.parametrize("replacing", [zeros, turned, mean])
-@pytest.mark.parametrize("name", ["vit", "own"])
-def test_prefix_tokens_are_replaced_in_the_state_after_a_unit(name, replacing):
-    (model, ours, _), x = network(name), images(name)
-    found, lesions = run_lesions(ours, prefix_lesions, [x], replacing), prefix_lesions(ours)
-    names = [lesion.name.removesuffix(" token 0") for lesion in lesions]
-    after = {"vit": ["blocks.0.attn", "blocks.0.mlp", "blocks.1.attn", "blocks.1.mlp"],
-             "own": ["attention", "mlp"]}[name]  # fmt: skip
-    assert names[-len(after) :] == after
-    held = ours.states(x)
-    for unit, logits in zip(names[:-1], found.lesioned[:-1], strict=True):
-        state = held[unit].raw.clone()
-        state[:, 0] = replacing(state[:, 0])
-        expected = ours.resume(unit, state)
-        assert (logits - expected).abs().max() <= 1e-6 * found.intact.abs().max()
-    state = held[after[-1]].raw.clone()
-    state[:, 0] = replacing(state[:, 0])
-    head = model.head if name == "own" else nn.Sequential(model.norm, model.head)
-    close(found.lesioned[-1], head(state[:, 0]), found.intact, "the last state, by hand")
-    if replacing is turned:  # the token is the same for all images before it has seen them
-        assert torch.equal(found.lesioned[0], found.intact)
 
 
 @pytest.mark.parametrize("find", [unit_lesions, head_lesions, prefix_lesions])

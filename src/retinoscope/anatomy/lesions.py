@@ -17,9 +17,9 @@ from torch import Tensor, fx
 
 from retinoscope.anatomy.attentions import attentions
 from retinoscope.anatomy.graph.flow import operation
+from retinoscope.anatomy.heads import heads_of
 from retinoscope.anatomy.layout import Lens
 from retinoscope.anatomy.replay import Replay
-from retinoscope.anatomy.taps import heads_of
 from retinoscope.anatomy.units.names import Unique
 from retinoscope.core.unit import Unit
 

@@ -141,7 +141,7 @@ class _Pass:
         if not tokens or not shapes[0] or shapes[0] != shapes[1]:
             return torch.full((self.images,), torch.nan, dtype=torch.float64)
         apart = [block_influence(*both) for both in zip(*tokens, strict=True)]
-        return torch.cat(apart, 1).double().mean(1).cpu()
+        return torch.cat(apart, 1).cpu().double().mean(1)
 
     def _tokens(self, node: fx.Node) -> list[Tensor]:
         """A state as maps and prefix tokens, (N, C, …); empty if it has no maps."""

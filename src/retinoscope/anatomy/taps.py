@@ -36,7 +36,7 @@ _PRODUCTS = {"matmul", "bmm", "mm"}
 
 
 @dataclass(frozen=True)
-class _Fold:
+class Fold:
     """How to rearrange a tensor to (N, …), such as (N, windows, heads, rows, columns)."""
 
     sizes: tuple[int, ...]
@@ -44,6 +44,7 @@ class _Fold:
     shape: tuple[int, ...]
 
     def apply(self, tensor: Tensor) -> Tensor:
+        """The tensor of the model, rearranged."""
         return tensor.reshape(self.sizes).permute(self.order).reshape(-1, *self.shape)
 
     def undo(self, seen: Tensor, shape: Sequence[int]) -> Tensor:
@@ -59,7 +60,7 @@ class _Source:
 
     name: str
     nodes: tuple[fx.Node, ...]
-    fold: _Fold | None = None
+    fold: Fold | None = None
     attention: Attention | None = None
     """Used if the weights are computed inside a fused operation."""
     lens: Lens | None = None
@@ -138,12 +139,14 @@ def _attention_sources(
         if attention is None:
             continue
         for name, node in _operands(dissection, attention).items():
-            if name in asked and (fold := _fold(dissection.meaning[node].axes)):
+            if name in asked and (fold := _fold(dissection, dissection.meaning[node].axes)):
                 yield _Source(name, (node,), fold)
         fused = None if attention.weights is not None else attention
-        if "weights" in asked and (fold := _weights_fold(dissection, attention)):
+        if "weights" in asked and (fold := weights_fold(dissection, attention)):
             yield _Source("weights", tuple(makers(attention)), fold, fused)
-        if "softmax" in asked and (fold := _folded(*weight_axes(dissection, attention))):
+        if "softmax" in asked and (
+            fold := _folded(dissection, *weight_axes(dissection, attention))
+        ):
             node = distribution(dissection, attention)
             nodes = tuple(makers(attention)) if node is None else (node,)
             reach = _reach(dissection, writer, piece, attention, fold)
@@ -151,7 +154,7 @@ def _attention_sources(
 
 
 def _reach(
-    dissection: Dissection, writer: Writer, piece: Piece, attention: Attention, fold: _Fold
+    dissection: Dissection, writer: Writer, piece: Piece, attention: Attention, fold: Fold
 ) -> Reach:
     images = dissection.flow.source.batch or 1
     even = hidden_pairs(dissection, writer, attention, images)
@@ -195,28 +198,29 @@ def _logit_products(dissection: Dissection, attention: Attention) -> list[fx.Nod
     return found
 
 
-def _weights_fold(dissection: Dissection, attention: Attention) -> _Fold | None:
+def weights_fold(dissection: Dissection, attention: Attention) -> Fold | None:
     """Weights as (N, windows, heads, queries, keys)."""
     if attention.weights is not None:
         axes = dissection.meaning[attention.weights].axes
         spread = weights(dissection, attention)
-        return _folded(axes, spread.query_dim + len(axes), spread.key_dim + len(axes))
+        queries, keys = spread.query_dim + len(axes), spread.key_dim + len(axes)
+        return _folded(dissection, axes, queries, keys)
     query, key = fused_axes(dissection, attention)
     axes = (*query[:-1], key[-2])
-    return _folded(axes, len(axes) - 2, len(axes) - 1)
+    return _folded(dissection, axes, len(axes) - 2, len(axes) - 1)
 
 
-def _fold(axes: Axes) -> _Fold | None:
+def _fold(dissection: Dissection, axes: Axes) -> Fold | None:
     """Queries, keys or values as (N, windows, heads, positions, channels)."""
     inside = [place for place, d in enumerate(axes) if "n" not in roles_of(d)]
     positions = [place for place in inside if roles_of(axes[place]) & POSITIONS]
     channels = [place for place in inside if place not in positions]
     if not positions or not channels:
         return None
-    return _folded(axes, positions[-1], channels[-1])
+    return _folded(dissection, axes, positions[-1], channels[-1])
 
 
-def _folded(axes: Axes, rows: int, columns: int) -> _Fold | None:
+def _folded(dissection: Dissection, axes: Axes, rows: int, columns: int) -> Fold | None:
     """Images first, then windows, heads, and the two named dimensions."""
     factors = [(place, factor) for place, dimension in enumerate(axes) for factor in dimension]
     groups: list[list[int]] = [[], [], [], [], []]
@@ -227,67 +231,23 @@ def _folded(axes: Axes, rows: int, columns: int) -> _Fold | None:
             groups[3 if place == rows else 4].append(index)
         else:
             groups[1 if factor.roles() & POSITIONS else 2].append(index)
-    if len(groups[0]) != 1 or _lost(axes, rows, columns):
+    if not has_images(dissection, groups[0]) or _lost(axes, rows, columns):
         return None
-    return _grouped(factors, groups)
+    return grouped(factors, groups)
 
 
-def _grouped(factors: Sequence[tuple[int, Factor]], groups: Sequence[Sequence[int]]) -> _Fold:
+def has_images(dissection: Dissection, factors: Sequence[int]) -> bool:
+    """Whether the images are one factor of a tensor's shape; a single image is none."""
+    return len(factors) == 1 or (not factors and dissection.flow.source.batch == 1)
+
+
+def grouped(factors: Sequence[tuple[int, Factor]], groups: Sequence[Sequence[int]]) -> Fold:
     """One dimension per group of factors, given by their indices; the images come first."""
     sizes = tuple(-1 if factor.role == "n" else factor.size for _, factor in factors)
     shape = tuple(math.prod(sizes[index] for index in group) for group in groups[1:])
-    return _Fold(sizes, tuple(index for group in groups for index in group), shape)
+    return Fold(sizes, tuple(index for group in groups for index in group), shape)
 
 
 def _lost(axes: Sequence[Dimension], rows: int, columns: int) -> bool:
     """Whether images are part of a dimension that should be positions or channels."""
     return any("n" in roles_of(axes[place]) for place in (rows, columns))
-
-
-@dataclass(frozen=True)
-class Heads:
-    """Views the output of an attention as (N, heads, positions, channels), and changes a head."""
-
-    fold: _Fold
-
-    @property
-    def count(self) -> int:
-        """The number of heads."""
-        return self.fold.shape[0]
-
-    def seen(self, value: Tensor) -> Tensor:
-        """The output by heads (N, heads, positions, channels); windows count as positions."""
-        return self.fold.apply(value)
-
-    def replaced(self, value: Tensor, number: int, by: Tensor) -> Tensor:
-        """The output with one head replaced by a tensor (N or 1, positions, channels)."""
-        changed = self.seen(value).clone()
-        changed[:, number] = by
-        return self.fold.undo(changed, value.shape)
-
-
-def heads_of(dissection: Dissection, attention: Attention) -> Heads | None:
-    """How to view the output of an attention by heads; None if the graph does not show them.
-
-    They are shown if the output has as many groups of channels as the weights have heads.
-    """
-    axes = dissection.meaning[attention.node].axes
-    channels = [place for place, d in enumerate(axes) if roles_of(d) == {"c"}]
-    known = _weights_fold(dissection, attention)
-    if not channels or known is None:
-        return None
-    factors = [(place, factor) for place, dimension in enumerate(axes) for factor in dimension]
-    groups: list[list[int]] = [[], [], [], []]
-    for index, (place, factor) in enumerate(factors):
-        if factor.role == "n":
-            groups[0].append(index)
-        elif factor.roles() & POSITIONS:
-            groups[2].append(index)
-        elif factor.role == "c":
-            groups[3 if place == channels[-1] else 1].append(index)
-        else:
-            return None
-    if len(groups[0]) != 1:
-        return None
-    fold = _grouped(factors, groups)
-    return Heads(fold) if known.shape[1] == fold.shape[0] else None

@@ -195,7 +195,7 @@ class LesionResult(Result):
             f"{wording.interval(ends[worst].tolist(), _points)}"
             if falls[worst] > 0
             else f"accuracy does not fall without any of {whole}{by}",
-            f"it falls measurably (by its 95 % interval) without {harmful} of {whole}",
+            f"accuracy falls measurably (by its 95 % interval) without {harmful} of {whole}",
         ]
 
     def _first_and_last(self) -> list[str]:
