@@ -49,6 +49,17 @@ class Averaging(nn.Module):
         return self.head(x.mean(1))
 
 
+class Logits(nn.Module):
+    """A network of transformers whose logits are its output."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, image):
+        return self.inner(image).logits
+
+
 @cache
 def small(family: str, precision: str = "float64", images: int = 6) -> Subject:
     """A network of ``cnn``, ``vit``, ``swin`` or ``own`` on a few cues; leave it as it is."""

@@ -18,7 +18,7 @@ from retinoscope.core.result import answer, axes
 from retinoscope.core.view import AUGMENTED, CLEAN
 from retinoscope.probes import get_probe, list_probes
 from retinoscope.run.subject import load_subject
-from run.elsewhere import TINY
+from run.elsewhere import TINY, TINY_VIT
 
 
 @pytest.mark.parametrize("name", list_probes())
@@ -38,7 +38,7 @@ def test_every_probe_keeps_the_contract(name, tmp_path):
         assert not about["x"] or about["x"] in described
         assert not about["error"] or about["error"] in described
         assert about["title"] or not about["figure"]
-    subject = load_subject(TINY, "cues", images=20)
+    subject = load_subject(TINY_VIT if probe.needs.taps else TINY, "cues", images=20)
     if probe.needs.snapshots is not None:  # a network that nobody has trained has none
         with pytest.raises(NotApplicable, match="needs the snapshots of a training"):
             Run(tmp_path).measure(probe, subject)
@@ -56,6 +56,7 @@ def test_partials_combine_in_any_order_to_the_same_numbers(name):
 
     probe = get_probe(name)()
     packaged = "micro_resnet" if probe.needs.snapshots is not None else TINY
+    packaged = TINY_VIT if probe.needs.taps else packaged
     subject = load_subject(packaged, "cues", images=300 if isinstance(probe, Watcher) else 48)
     work, prepared, partials = work_of(probe), {}, []
     if work.prepares:

@@ -6,9 +6,12 @@ import re
 
 import pytest
 
+from probes.small import small
 from report.conftest import HOSTILE
+from retinoscope.probes.attention import Attention
 from retinoscope.report.build import build_report
 from retinoscope.report.collect import Collected
+from retinoscope.run.run import Run
 
 
 @pytest.fixture
@@ -221,3 +224,24 @@ def test_without_a_script_the_map_stands_alone(browser, geometry):
     assert page.locator("svg.heat").first.is_visible()
     assert page.locator("canvas.surface").first.is_hidden()
     context.close()
+
+
+def test_a_selector_shows_one_head_at_a_time(opened, tmp_path):
+    run = Run(tmp_path / "run")
+    run.measure(Attention(maps=1), small("vit"))
+    run.files.close()
+    page = opened(tmp_path / "run")
+    assert page.complaints == []
+    figure = page.locator("figure", has=page.locator("select.choices"))
+    groups = figure.locator("g.choice")
+
+    def visible():
+        return [k for k in range(groups.count()) if groups.nth(k).is_visible()]
+
+    assert groups.count() == 4
+    assert visible() == [0]
+    figure.locator("select.choices").select_option("head 1")
+    assert visible() == [2]
+    assert figure.locator("use").count() == 2, "the image lies below the maps of both units"
+    point = groups.nth(2).locator(".point").first
+    assert point.get_attribute("data-label").endswith("· head 1")

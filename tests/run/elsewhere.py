@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 TINY = f"{Path(__file__).parent / 'tiny.py'}:build:img_size=16"
+TINY_VIT = f"{Path(__file__).parent / 'tiny_vit.py'}:build"
 
 _PROGRAM = """
 import sys, time

@@ -10,7 +10,7 @@ from torch import fx, nn
 from retinoscope.anatomy.axes import roles_of, size_of
 from retinoscope.anatomy.example import Example, as_batch
 from retinoscope.anatomy.graph.export import Graph, export
-from retinoscope.anatomy.graph.flow import Flow, ancestors
+from retinoscope.anatomy.graph.flow import Flow, ancestors, operation
 from retinoscope.anatomy.layout import Lens, lens
 from retinoscope.anatomy.reading.facts import Fact
 from retinoscope.anatomy.reading.meaning import meanings
@@ -24,6 +24,7 @@ from retinoscope.core.anatomy import Anatomy
 from retinoscope.core.errors import NotABackbone
 from retinoscope.core.unit import Kind, Unit
 
+_CHANNEL_NORMS = {"layer_norm", "native_layer_norm", "rms_norm", "_fused_rms_norm"}
 _NO_UNIT = {Kind.STEM, Kind.HEAD}
 _MERGED = 6
 """Number of convolutions from which a block without a skip is called merged; a bottleneck has 4."""
@@ -47,6 +48,15 @@ class Dissection:
     def moves(self, node: fx.Node) -> bool:
         """Whether an operation only moves or selects entries of one tensor."""
         return self.facts[node] == {Fact.LAYOUT} and len(self.flow.inputs(node)) == 1
+
+    def ends_in_norm(self, unit: str) -> bool:
+        """Whether a unit ends with a norm over channels, after which no position stands out."""
+        node = self.pieces[unit].exit
+        while node in self.facts and (self.moves(node) or operation(node) == "dropout"):
+            (node,) = self.flow.inputs(node)
+        if operation(node) not in _CHANNEL_NORMS:
+            return False
+        return roles_of(self.meaning[node].axes[-1]) == {"c"}
 
 
 def dissect(

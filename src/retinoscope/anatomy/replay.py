@@ -37,6 +37,8 @@ class State:
     """The requested taps inside the unit, by name; see :mod:`retinoscope.anatomy.taps`."""
     reaches: tuple[Reach, ...] = ()
     """What each attention reaches, in the order of the tap ``softmax``."""
+    normalised: bool = False
+    """Whether it is the output of a norm over channels."""
 
     @property
     def maps(self) -> Tensor:
@@ -86,6 +88,7 @@ class Replay:
         self._pieces = [dissection.pieces[unit.name] for unit in self.anatomy]
         self._writer = Writer(dissection.flow, self._pieces)
         self._segments: dict[tuple[object, ...], fx.GraphModule] = {}
+        self._normalised: dict[str, bool] = {}
         self._tapped: dict[frozenset[str], tuple[list[UnitTaps], Chain]] = {}
 
     @cached_property
@@ -269,7 +272,10 @@ class Replay:
         return [u.name for u in self.anatomy].index(next(outer))
 
     def _state(self, unit: Unit, raw: Tensor) -> State:
-        return State(unit, raw, self._dissection.lenses[unit.name])
+        if unit.name not in self._normalised:
+            self._normalised[unit.name] = self._dissection.ends_in_norm(unit.name)
+        lens, normalised = self._dissection.lenses[unit.name], self._normalised[unit.name]
+        return State(unit, raw, lens, normalised=normalised)
 
     @property
     def _limit(self) -> str | None:

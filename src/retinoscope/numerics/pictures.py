@@ -34,6 +34,22 @@ def liveliest(maps: Tensor) -> Tensor:
     return (found - low) / (high - low).clamp_min(torch.finfo(found.dtype).tiny)
 
 
+def thumbnails(images: Tensor, side: int = 128) -> Tensor:
+    """Images (N, C, H, W) as RGB (N, h, w, 3) from 0 to 1, each stretched to that range.
+
+    Args:
+        images: Preprocessed images; of one or more than three channels, their mean is shown.
+        side: The longest side of the result; larger images are reduced.
+    """
+    shown = images.float() if images.shape[1] == 3 else images.float().mean(1, keepdim=True)
+    shrink = min(1.0, side / max(images.shape[2:]))
+    size = [max(1, round(length * shrink)) for length in images.shape[2:]]
+    shown = torch.nn.functional.interpolate(shown, size=size, mode="area")
+    low, high = shown.amin((1, 2, 3), keepdim=True), shown.amax((1, 2, 3), keepdim=True)
+    stretched = (shown - low) / (high - low).clamp_min(torch.finfo(shown.dtype).tiny)
+    return stretched.expand(-1, 3, -1, -1).movedim(1, -1)
+
+
 def at_one_size(pictures: Sequence[np.ndarray], side: int = 64) -> np.ndarray:
     """Pictures (H, W) of several sizes as one array (N, h, w), by repeating pixels.
 
