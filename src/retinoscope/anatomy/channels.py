@@ -61,6 +61,12 @@ class Channels:
             mixed = _run(attention.node, given) / _run(attention.node, ones)
         self._known[attention.node] = mixed
 
+    def moved(self, start: fx.Node, values: Tensor, end: fx.Node) -> Tensor:
+        """Values given at one tensor, at a later one that operations only move them to."""
+        other = Channels(self.dissection, start)
+        other._known = {start: values}
+        return other._value(end)
+
     def readers(self) -> list[tuple[fx.Node, fx.Node]]:
         """The nodes that read entries of the source and do not only move them, with the tensor."""
         found, waiting = [], [self.source]

@@ -78,23 +78,17 @@ class _Pair(NamedTuple):
 
 def _pair(table: Table, unit: Unit, attention: Attention | None) -> _Pair:
     """The value and output maps of an attention; raises if there are no suitable ones."""
-    from retinoscope.anatomy.channels import Channels, origin
-    from retinoscope.anatomy.sites import LEARNED
+    from retinoscope.anatomy.value_path import Unclear, ends_of_values, tracked_values
 
     found = table.sites.dissection
-    if attention is None:
-        raise table.refusal("its weights do not come from a softmax over keys", unit)
-    if any(found.facts.get(node, set()) & LEARNED for node in attention.behind):
-        raise table.refusal("its heads are mixed after the softmax", unit)
-    made, taken = origin(found, attention.values), _taken(table, unit, attention)
-    before, values = _linear(table, unit, made, "its values are computed by")
-    behind, output = _linear(table, unit, taken, "its mixed values go into")
-    channels = Channels(found, made)
-    channels.through(attention)
-    columns = channels.at(behind.entry).flatten(0, -2)
-    rows = tuple(columns[0].tolist())
-    if -1 in rows or (columns != columns[0]).any():
-        raise table.refusal("its values do not reach the output map one to one", unit)
+    try:
+        made, taken = ends_of_values(found, attention)
+        assert attention is not None  # otherwise the ends are unclear
+        before, values = _linear(table, unit, made, "its values are computed by")
+        behind, output = _linear(table, unit, taken, "its mixed values go into")
+        channels, rows = tracked_values(found, attention, made, behind.entry)
+    except Unclear as reason:
+        raise table.refusal(str(reason), unit) from None
     widths = (values.in_features, len(set(rows)), output.in_features, output.out_features)
     if len(set(widths)) > 1:
         raise table.refusal(
@@ -104,18 +98,6 @@ def _pair(table: Table, unit: Unit, attention: Attention | None) -> _Pair:
         )
     _check_alone(table, unit, attention, channels, rows)
     return _Pair(before.module, values, behind.module, rows)
-
-
-def _taken(table: Table, unit: Unit, attention: Attention) -> fx.Node:
-    """The node that reads the output of an attention, after rearranging operations."""
-    node = attention.node
-    while True:
-        users = table.sites.flow.users(node)
-        if len(users) != 1:
-            raise table.refusal(f"its mixed values are used {len(users)} times", unit)
-        (node,) = users
-        if not table.sites.dissection.moves(node):
-            return node
 
 
 def _linear(table: Table, unit: Unit, node: fx.Node, what: str) -> tuple[LearnedMap, nn.Linear]:
