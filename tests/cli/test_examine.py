@@ -155,7 +155,7 @@ def test_a_preset_is_taken_and_the_time_is_said_first(tmp_path):
     said = result.stderr.splitlines()
     (first,) = [i for i, line in enumerate(said) if line.startswith("Estimated time on this")]
     told = " ".join(said[first:])
-    assert "fourier, variance, oversmoothing, consistency, similarity (one pass): " in told
+    assert "tokens, oversmoothing, attention, consistency, similarity (one pass): " in told
     assert first < min(i for i, line in enumerate(said) if " done" in line)
     assert runner.invoke(app, ["list", "presets"]).output.startswith("quick")
 

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 import retinoscope
 from retinoscope.cli.main import main
 from retinoscope.core.errors import RetinoscopeError
+from retinoscope.probes import list_probes
 from run.elsewhere import TINY
 
 FILES = Path(__file__).parent.parent / "run"
@@ -91,7 +92,7 @@ models = st.one_of(
         "hf:{world}/nothing", ":", "a=", "=b", "micro_resnet:num_classes", "micro_vit.nowhere",
     ]),
 )  # fmt: skip
-PROBES = ["fourier", "variance", "hessian", "landscape", "trajectory", "accuracy"]
+PROBES = list_probes()
 probes = st.one_of(
     names(PROBES),
     st.sampled_from([
@@ -101,6 +102,9 @@ probes = st.one_of(
         "landscape:dimensions=3", "hessian:images=all", "trajectory:snapshots=[{world}/nothing]",
         "{world}/probe.py:NotAProbe", "{world}/probe.py:Nobody", "{world}/gone.py:Probe",
         "{world}/syntax.py:Probe", "landscape:target=gone.safetensors", "hessian:seed=-1",
+        "similarity:group=3", "similarity:kernel=rbf,width=0", "similarity:other=gone.pth",
+        "lesion:remove=nothing", "attention:maps=-1", "tokens:outlier=1",
+        "attention_spectrum:images=0", "consistency:images=sound", "oversmoothing:ranks=-1",
     ]),
 )  # fmt: skip
 data = st.one_of(

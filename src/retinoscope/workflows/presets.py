@@ -31,12 +31,12 @@ class Preset:
     about: str
 
 
-_LOOKS = ("accuracy", "fourier", "variance", "consistency")
+_LOOKS = ("accuracy", "fourier", "variance", "consistency", "tokens")
 """Probes that need one or two forward passes over the test images, without settings."""
 
 QUICK = Preset(
     "quick",
-    (*_LOOKS, "similarity", "oversmoothing"),
+    (*_LOOKS, "similarity", "oversmoothing", "attention"),
     256,
     "forward passes only; seconds to a few minutes",
 )
@@ -46,6 +46,7 @@ STANDARD = Preset(
         *_LOOKS,
         "similarity:permutations=200",
         "oversmoothing",
+        "attention",
         "lesion",
         "trajectory:max_images=64",
         "landscape:points=7,max_images=32",
@@ -59,7 +60,9 @@ PAPER = Preset(
     (
         *_LOOKS,
         "similarity:permutations=200",
-        "oversmoothing:ranks=64",
+        "oversmoothing:absolute=64,ranks=64",
+        "attention:ranks=64",
+        "attention_spectrum:images=64",
         "lesion",
         "lesion:remove=heads,replacement=mean",
         "trajectory:max_images=0",
@@ -83,8 +86,8 @@ def get_preset(name: str) -> Preset:
     """The preset of that name.
 
     Example:
-        >>> get_preset("quick").probes
-        ('accuracy', 'fourier', 'variance', 'consistency', 'similarity', 'oversmoothing')
+        >>> get_preset("quick").probes[:3]
+        ('accuracy', 'fourier', 'variance')
     """
     if name not in PRESETS:
         raise WrongInput(
