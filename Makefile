@@ -76,6 +76,7 @@ prove: .venv/installed-all ## Run long tests, kill and damage runs, replay all t
 trained: .venv/installed-all ## Train missing networks under RETINOSCOPE_RUNS (resumable), write tables to results/
 	$(BIN)/python benchmarks/trained.py --jobs 2
 	$(BIN)/python benchmarks/curvature.py
+	$(BIN)/python benchmarks/units.py
 
 clean: ## Remove .venv, runs and caches
 	rm -rf .venv runs .pytest_cache .ruff_cache .import_linter_cache

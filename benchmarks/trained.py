@@ -27,9 +27,9 @@ FULL, TENTH = "micro:fraction=1", "micro:fraction=0.1,epochs=120"
 """All 10,000 images, or a tenth of them with about as many optimiser steps."""
 CIFAR10 = (
     "micro_resnet", "micro_alternet", "micro_vit", "micro_vit_gap", "micro_vit_cb",
-    "micro_vit_plus", "micro_vit_minus", "micro_vit_conv3", "micro_vit_conv5",
-    "micro_vit_convglobal", "micro_preact_resnet", "micro_resnet_smooth", "micro_resnet_mcdo",
-    "micro_resnet_mcdo_smooth", "micro_resnet_mcdo_mlp", "micro_swin", "micro_pit",
+    "micro_vit_plus", "micro_vit_minus", "micro_swin", "micro_pit", "micro_vit_conv3",
+    "micro_vit_conv5", "micro_vit_convglobal", "micro_preact_resnet", "micro_resnet_smooth",
+    "micro_resnet_mcdo", "micro_resnet_mcdo_smooth", "micro_resnet_mcdo_mlp",
 )  # fmt: skip
 FEW_IMAGES = ("micro_vit", "micro_vit_plus", "micro_vit_minus")
 SEEDS = range(3)

@@ -1,4 +1,6 @@
-"""Fourier and variance in one pass against the plain forward pass, and against the notebook recipe.
+"""Watching probes in one pass against the plain forward pass, and against the notebook recipe.
+
+First all watching probes together, with their peak memory; then Fourier and variance alone.
 
 The recipe reimplements the paper's notebooks: run the model with its blocks listed by hand, keep
 every map, then compute the full Fourier transform of each, shift it, average it and take its
@@ -9,6 +11,7 @@ With ``--against PATH``, the same pass is timed in turns with the code of anothe
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -18,10 +21,18 @@ from torch import Tensor, nn
 from checkouts import HERE, Worker
 from networks import NETWORKS
 from pairs import Ratio, asked, time_pairs, verdict
+from peak import peak
 from retinoscope.core.context import Context
+from retinoscope.core.probe import Watcher
 from retinoscope.core.subject import Batch, Subject
+from retinoscope.core.unit import Kind
 from retinoscope.models.order_one import draw_at_order_one
+from retinoscope.probes.attention import Attention
+from retinoscope.probes.consistency import Consistency
 from retinoscope.probes.fourier import Fourier
+from retinoscope.probes.oversmoothing import Oversmoothing
+from retinoscope.probes.similarity import Similarity
+from retinoscope.probes.tokens import Tokens
 from retinoscope.probes.variance import Variance
 from retinoscope.run.shared_pass import SharedPass
 from retinoscope.run.subject import load_subject
@@ -60,6 +71,8 @@ for _ in sys.stdin:
     print(json.dumps([seconds, sums]), flush=True)
 """
 BARS = {"resnet20_cifar": 1.50, "ViT-Tiny": 1.45}
+ALL_BARS = {"resnet20_cifar": 2.5, "ViT-Tiny": 2.0}
+MEMORY_BAR = 2.0
 IMAGES = 64
 
 
@@ -75,7 +88,45 @@ def main() -> None:
         draw_at_order_one(subject.backbone)
         (batch,) = subject.splits["test"].batches(range(IMAGES), IMAGES)
         with torch.inference_mode():
+            everything(called, subject, batch.images, pairs)
             measure(called, subject, batch.images, pairs)
+
+
+def everything(called: str, subject: Subject, images: Tensor, pairs: int) -> None:
+    """Time all watching probes together, then each alone, and measure the peak memory."""
+    batch, context = Batch(images, tuple(range(len(images)))), Context()
+    watchers = [Fourier(), Variance(), Similarity(), Tokens(), Oversmoothing(), Consistency()]
+    if any(unit.kind is Kind.ATTENTION for unit in subject.anatomy):
+        watchers.append(Attention())
+
+    def looked(chosen: Sequence[Watcher]) -> Callable[[], object]:
+        shared = SharedPass(tuple(chosen))
+        return lambda: [
+            watcher.gather(group)
+            for watcher, (group,) in zip(
+                chosen, shared.look(subject, [batch], context), strict=True
+            )
+        ]
+
+    def forward() -> Tensor:
+        return subject.model(images)
+
+    found, bar = time_pairs(looked(watchers), forward, pairs), ALL_BARS[called]
+    print(
+        f"{called}: all {len(watchers)} watching probes / forward {found}; bound 1; "
+        f"bar {bar:.2f} {verdict(found.median <= bar)}"
+    )
+    for watcher in watchers:
+        alone = time_pairs(looked([watcher]), forward, max(5, pairs // 3))
+        print(f"{called}: {watcher.result.probe} alone / forward {alone}")
+    # Gram matrices of all units for 64 images, in single and in double precision.
+    stack = len(subject.anatomy) * len(images) ** 2 * (4 + 8) / 2**20
+    ours, plain = peak(looked(watchers)), peak(forward)
+    most = MEMORY_BAR * plain + stack
+    print(
+        f"{called}: peak memory {ours:.1f} MiB, forward {plain:.1f} MiB, Gram matrices "
+        f"{stack:.1f} MiB; bar {most:.1f} MiB {verdict(ours <= most)}"
+    )
 
 
 def compare(called: str, name: str, checkout: Path, pairs: int) -> None:
