@@ -64,6 +64,7 @@ class Inside(nn.Module):
 
 
 @cache
+@torch.inference_mode(False)  # other tests that share it may need gradients
 def network(name):
     """A small network at order one, with its replay, its size, and units with changed forwards."""
     options, size = {

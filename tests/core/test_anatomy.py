@@ -2,7 +2,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from retinoscope.core.anatomy import Anatomy
@@ -29,10 +29,13 @@ leaves = st.builds(
     Unit, names, st.sampled_from(Kind), st.none() | st.integers(1, 9), st.integers(0, 99),
     st.booleans(), st.booleans(), st.none() | grids, numbers, numbers, numbers, st.none() | names,
 )  # fmt: skip
-units = st.builds(lambda unit, inner: replace(unit, inner=tuple(inner)), leaves, st.lists(leaves))
+units = st.builds(
+    lambda unit, inner: replace(unit, inner=tuple(inner)), leaves, st.lists(leaves, max_size=4)
+)
 
 
-@given(st.builds(Anatomy, names, st.lists(units).map(tuple), weights=names))
+@settings(max_examples=30, deadline=None)
+@given(st.builds(Anatomy, names, st.lists(units, max_size=8).map(tuple), weights=names))
 def test_reads_back_equal(anatomy):
     assert Anatomy.from_json(anatomy.to_json()) == anatomy
 

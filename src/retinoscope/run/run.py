@@ -342,11 +342,11 @@ def _check_size(subject: Subject, other: Subject) -> None:
     """Check that both models take images of the same size, since both see the same images."""
     own, theirs = ("×".join(map(str, s.anatomy.image)) for s in (subject, other))
     if own != theirs:
-        named = other.protocol.get("model", other.name)
+        named, side = other.protocol.get("model", other.name), subject.anatomy.image[-1]
         raise NotApplicable(
             f"shows {other.name} the images of {subject.name}, which are {own}, but {other.name} "
-            f"expects {theirs}. Build it for that size if possible "
-            f"([{named}:img_size={subject.anatomy.image[-1]}]), or give both the same --size"
+            f"expects {theirs}. Choose one size for both: --size {side} (in Python size={side}); a "
+            f"transformer may have to be built for it, as {named}:img_size={side}"
         )
 
 
