@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _STILL = "its centre point is the same for all images"
+_LARGEST = 256
+"""Longest side of the maps of correlations."""
 
 
 @answer
@@ -161,6 +163,7 @@ class Consistency:
     def combine(self, anatomy: Anatomy, partials: Sequence[Partial]) -> ConsistencyResult:
         """Covariances within groups, averaged over groups."""
         from retinoscope.numerics import consistency
+        from retinoscope.numerics.pictures import at_one_size
         from retinoscope.numerics.ragged import padded
         from retinoscope.numerics.running import Mean
 
@@ -193,7 +196,7 @@ class Consistency:
             covariance=padded(consistency.by_distance(sums[name][0]) for name in names),
             length=np.array([length for length, _ in lengths]),
             falls=np.array([falls for _, falls in lengths]),
-            maps=_enlarged([maps[name] for name in last]),
+            maps=at_one_size([maps[name] for name in last], side=_LARGEST),
             data_uncertainty=np.array([mean.value for mean in deviation]),
             data_uncertainty_error=np.array([mean.error for mean in deviation]),
         )
@@ -207,14 +210,6 @@ def _last_of_stages(anatomy: Anatomy, names: Sequence[str]) -> list[str]:
     """The last of the named units of each stage; the last unit of all if there are no stages."""
     stages = {unit.stage: unit.name for unit in anatomy if unit.name in names}
     return [name for stage, name in stages.items() if stage is not None] or [names[-1]]
-
-
-def _enlarged(maps: Sequence[np.ndarray]) -> np.ndarray:
-    """Maps of different sizes as one array of the largest size; points are repeated."""
-    height, width = (max(one.shape[axis] for one in maps) for axis in (0, 1))
-    rows = [np.arange(height) * one.shape[0] // height for one in maps]
-    columns = [np.arange(width) * one.shape[1] // width for one in maps]
-    return np.stack([one[r][:, c] for one, r, c in zip(maps, rows, columns, strict=True)])
 
 
 def _covered(anatomy: Anatomy, names: Sequence[str], seen: Sequence[str]) -> Coverage:
