@@ -92,6 +92,14 @@ def test_independent_features_are_near_0_whatever_their_width(random):
         assert abs(our_cka(list(x), list(y))) < 0.04, width
 
 
+@pytest.mark.parametrize("images", [5, 127, 130, 257])
+def test_products_of_many_images_are_those_of_few(random, images):
+    features = torch.as_tensor(random.normal(size=(images, 40)) + 2)
+    centred = features - features.mean(0)
+    whole = torch.cat([centred, features.mean(0)[None], torch.ones(1, 40)])
+    torch.testing.assert_close(bordered_gram(features), whole @ whole.T)
+
+
 def test_the_order_of_images_within_a_group_changes_nothing(random):
     x, y = related(random, 30, 6, 9)
     order = random.permutation(30)

@@ -7,6 +7,7 @@ is added to all features, but sums of large numbers would lose the digits that m
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -15,6 +16,8 @@ from torch import Tensor
 _NOTHING = 1e-12
 """Features count as constant if their squared deviations are smaller than this share of their
 squared mean: so much remains of equal numbers in single precision."""
+_MANY, _BLOCKS = 128, 4
+"""From so many rows on, a product is computed in blocks of rows; four blocks save 3/8 of it."""
 
 
 def bordered_gram(features: Tensor) -> Tensor:
@@ -40,7 +43,21 @@ def bordered_gram(features: Tensor) -> Tensor:
     torch.mean(features, 0, out=rows[images])
     torch.sub(features, rows[images], out=rows[:images])
     rows[images + 1] = 1
-    return rows @ rows.T
+    return _inner_products(rows)
+
+
+def _inner_products(rows: Tensor) -> Tensor:
+    """All inner products of rows; of many rows, only those below the diagonal are computed."""
+    count = len(rows)
+    if count < _MANY:
+        return rows @ rows.T
+    found = rows.new_empty(count, count)
+    edges = [count * block // _BLOCKS for block in range(_BLOCKS + 1)]
+    for start, stop in pairwise(edges):
+        block = rows[start:stop] @ rows[:stop].T
+        found[start:stop, :stop] = block
+        found[:start, start:stop] = block[:, :start].T
+    return found
 
 
 @dataclass(frozen=True)
