@@ -28,6 +28,8 @@ def spectra(maps: Tensor) -> Tensor:
 
 def liveliest(maps: Tensor) -> Tensor:
     """Of each image the map (N, H, W) that varies most over positions, from 0 to 1."""
+    if not len(maps):
+        return maps[:, 0].float()
     chosen = maps.flatten(2).var(2, correction=0).argmax(1)
     found = maps[torch.arange(len(maps)), chosen].float()
     low, high = found.amin((1, 2), keepdim=True), found.amax((1, 2), keepdim=True)
