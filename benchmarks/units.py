@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +85,7 @@ def main() -> None:
     for name, depth in (("one convolution", 1), ("five convolutions", 5)):
         torch.manual_seed(0)
         subject = load_subject(
-            convolutions(depth), "cifar10", root=root, images=IMAGES, size=(32, 32), name=name
+            convolutions(depth), "cifar10", root=root, images=None, size=(32, 32), name=name
         )
         found[name] = [measured(run, subject, [Consistency(images="noise")])]
     run.files.close()
@@ -93,11 +94,18 @@ def main() -> None:
 
 
 def convolutions(depth: int) -> nn.Module:
-    """Convolutions of 3 × 3 with random weights, with ReLUs in between, and a classifier."""
-    parts: list[nn.Module] = [nn.Conv2d(3, 16, 3, padding=1, bias=False)]
-    for _ in range(depth - 1):
-        parts += [nn.ReLU(), nn.Conv2d(16, 16, 3, padding=1, bias=False)]
-    return nn.Sequential(*parts, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 10)).eval()
+    """Convolutions of 3 × 3 with random weights, with ReLUs in between, and a classifier.
+
+    The last one has one channel: correlations of several with different signs would cancel.
+    """
+    widths = [3, *[16] * (depth - 1), 1]
+    parts: list[nn.Module] = []
+    for before, after in pairwise(widths):
+        parts += [nn.Conv2d(before, after, 3, padding=1, bias=False), nn.ReLU()]
+    # Without the last ReLU: the points of a map that is a sum of independent pixels.
+    return nn.Sequential(
+        *parts[:-1], nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(1, 10)
+    ).eval()
 
 
 def measured(run: Run, subject: Subject, probes: Sequence[Any]) -> dict[str, Result]:
@@ -117,7 +125,8 @@ def page(found: Found) -> list[str]:
         "# What units do in micro networks trained on CIFAR-10",
         "",
         f"Networks of `make trained` (recipe `micro` on 10,000 images), measured on {IMAGES} test "
-        "images; eigenvalues on 16. Mean ± standard deviation over seeds. These networks are small "
+        "images; eigenvalues on 16 of them, covariances of white noise on as many noise images as "
+        "there are test images. Mean ± standard deviation over seeds. These networks are small "
         "and trained briefly; a claim about large networks may fail here without being wrong.",
         "",
         f"| network | seeds | {' | '.join(name for name, *_ in COLUMNS)} |",
