@@ -36,11 +36,11 @@ class Sight:
     number: int = 0
     """The index of the pass, if the network is random at test time."""
     inputs: tuple[Tensor, ...] = ()
-    """The images of each part, preprocessed."""
+    """The images of each part; see :attr:`images`."""
 
     @cached_property
     def images(self) -> Tensor:
-        """The images (N, 3, H, W) as the network gets them, preprocessed."""
+        """The images (N, 3, H, W): cropped and resized, before the network's normalisation."""
         return _joined(list(self.inputs))
 
     @property

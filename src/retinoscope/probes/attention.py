@@ -118,7 +118,7 @@ class AttentionResult(Result):
     pictures: np.ndarray = axes(
         "image", "row", "column", "colour", unit="intensity", draw="images", figure=False
     )
-    """The images of the maps as the network gets them, stretched to 0 … 1."""
+    """The images of the maps, cropped and resized, stretched to 0 … 1."""
 
     def findings(self) -> list[str]:
         """The extremes over units, or the values of a single one."""

@@ -342,10 +342,11 @@ def _check_size(subject: Subject, other: Subject) -> None:
     """Check that both models take images of the same size, since both see the same images."""
     own, theirs = ("×".join(map(str, s.anatomy.image)) for s in (subject, other))
     if own != theirs:
-        named, side = other.protocol.get("model", other.name), subject.anatomy.image[-1]
+        named, (height, width) = other.protocol.get("model", other.name), subject.anatomy.image[1:]
+        flag, side = (width, width) if height == width else (f"{height}x{width}", (height, width))
         raise NotApplicable(
             f"shows {other.name} the images of {subject.name}, which are {own}, but {other.name} "
-            f"expects {theirs}. Choose one size for both: --size {side} (in Python size={side}); a "
+            f"expects {theirs}. Choose one size for both: --size {flag} (in Python size={side}); a "
             f"transformer may have to be built for it, as {named}:img_size={side}"
         )
 
