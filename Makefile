@@ -29,7 +29,7 @@ demo: .venv/installed ## Install, examine three small networks, write runs/demo/
 	$(BIN)/retinoscope examine --preset standard --images 256 --out runs/demo
 
 # Types are checked in parallel with the tests. Slower tests are marked proof: make prove.
-test: .venv/installed-all ## Install everything, lint, and run all tests (6 minutes on 2 cores)
+test: .venv/installed-all ## Install everything, lint, and run all tests (8 minutes on 2 cores)
 	@$(MAKE) --no-print-directory ruff imports
 	@$(MAKE) --no-print-directory --jobs 2 types tests
 

@@ -6,6 +6,7 @@ is a proof. Each of these paths has a quicker test that stays; ``make prove`` ru
 
 EVERY_RUN: dict[str, tuple[str, ...]] = {
     "anatomy/test_lesions.py::test_every_residual_unit": ("vit_tiny", "resnet50"),
+    "anatomy/test_lesions.py::test_inner_units_can_be_removed": (),
     "anatomy/test_papers_models.py::test_attention_however_it_is_written": ("eva02",),
     "anatomy/test_papers_models.py::test_gates_are_no_attention": ("legacy_seresnet18",),
     "anatomy/test_papers_models.py::test_inner_units_of_mobilevit": (),
@@ -20,6 +21,7 @@ EVERY_RUN: dict[str, tuple[str, ...]] = {
     "geometry/test_blocks.py::"
     "test_many_starts_give_the_trace_of_each_units_part_of_the_dense_hessian": (),
     "models/families/test_alternet.py::test_anatomy_is_what_the_layout_says": ("micro_alternet",),
+    "models/families/test_broadcast_vit.py::test_anatomy_and_size_are_those_of_micro_vit": (),
     "models/families/test_coat_cifar.py::test_anatomy_is_the_layout": (),
     "models/families/test_convit_cifar.py::test_anatomy_is_the_layout": (),
     "models/families/test_convolutional_vit.py::test_anatomy_is_that_of_vit": ("micro_vit_conv5",),
@@ -51,6 +53,7 @@ EVERY_RUN: dict[str, tuple[str, ...]] = {
         "resnet", "linear", "causal", "way round", "no numbers",
     ),
     "surgery/test_operate.py::test_one_export": ("build_up", "gap_head", "localise"),
+    "train/search/test_search.py::test_killed_again_and_again_it_ends_with_the_same_bytes": (),
     "train/test_train.py::test_stopped_anywhere_it_ends_with_the_same_bytes": (
         "each step", "never",
     ),

@@ -73,7 +73,7 @@ def made(name):
     "name",
     sampled(
         [*MICRO, *SIZES, "transformers swin", "transformers dinov2 with registers", "own"],
-        "micro_alternet", "micro_levit", "transformers dinov2 with registers", "own",
+        "micro_alternet", "micro_vit_gap", "transformers dinov2 with registers", "own",
     ),
 )  # fmt: skip
 def test_every_unit_has_a_result_or_a_reason(name, tmp_path):
