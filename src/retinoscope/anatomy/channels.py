@@ -9,7 +9,7 @@ from torch import Tensor, fx
 
 from retinoscope.anatomy.attentions import Attention
 from retinoscope.anatomy.dissect import Dissection
-from retinoscope.anatomy.graph.flow import Flow, concrete, is_size, operation
+from retinoscope.anatomy.graph.flow import Flow, computed, concrete, is_size, operation
 
 _CASTS = {"to", "_to_copy", "float", "type_as"}
 
@@ -58,7 +58,7 @@ class Channels:
             weights = torch.ones(self._shape(attention.weights), dtype=torch.float64)
             given = {attention.weights: weights, attention.values: values}
             ones = given | {attention.values: torch.ones_like(values)}
-            mixed = _run(attention.node, given) / _run(attention.node, ones)
+            mixed = computed(attention.node, given) / computed(attention.node, ones)
         self._known[attention.node] = mixed
 
     def moved(self, start: fx.Node, values: Tensor, end: fx.Node) -> Tensor:
@@ -93,10 +93,5 @@ class Channels:
         if operation(node) in _CASTS:
             return self._value(self.flow.inputs(node)[0])  # marks keep their own precision
         operands = {n: self._value(n) for n in node.all_input_nodes}
-        self._known[node] = _run(node, operands)
+        self._known[node] = computed(node, operands)
         return self._known[node]
-
-
-def _run(node: fx.Node, operands: dict[fx.Node, Any]) -> Any:
-    args, kwargs = fx.map_arg((node.args, node.kwargs), operands.__getitem__)
-    return node.target(*args, **kwargs)  # type: ignore[operator]

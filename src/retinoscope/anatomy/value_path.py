@@ -15,7 +15,7 @@ from torch import Tensor, fx
 from retinoscope.anatomy.attentions import Attention, attentions, weights
 from retinoscope.anatomy.channels import Channels, origin
 from retinoscope.anatomy.dissect import Dissection
-from retinoscope.anatomy.graph.flow import Flow, arguments, is_size, operation
+from retinoscope.anatomy.graph.flow import Flow, arguments, computed, is_size, operation
 from retinoscope.anatomy.heads import heads_of_weights, weights_shape
 from retinoscope.anatomy.sites import LEARNED
 
@@ -145,7 +145,7 @@ def _mixing_head(dissection: Dissection, attention: Attention) -> Tensor:
         return heads[..., :1].expand(shape)
     ones = torch.ones(dissection.flow.shape(attention.values, images), dtype=torch.float64)
     mixed, total = (
-        _run(attention.node, {attention.weights: given, attention.values: ones})
+        computed(attention.node, {attention.weights: given, attention.values: ones})
         for given in (heads, torch.ones_like(heads))
     )
     return mixed / total
@@ -191,9 +191,4 @@ def _value(flow: Flow, node: fx.Node) -> Any:
         return flow.source.constants[node]
     if is_size(node) or node.op != "call_function":
         raise Unclear("its weights are computed from the number of images")
-    return _run(node, {n: _value(flow, n) for n in node.all_input_nodes})
-
-
-def _run(node: fx.Node, operands: dict[fx.Node, Any]) -> Any:
-    args, kwargs = fx.map_arg((node.args, node.kwargs), operands.__getitem__)
-    return node.target(*args, **kwargs)  # type: ignore[operator]
+    return computed(node, {n: _value(flow, n) for n in node.all_input_nodes})

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from retinoscope.numerics.lengths import lengths
+
 
 def block_influence(before: Tensor, after: Tensor) -> Tensor:
     """1 − cos of the channels (N, C, …) before and after, at each position: (N, positions).
@@ -20,14 +22,7 @@ def block_influence(before: Tensor, after: Tensor) -> Tensor:
         tensor([[1., 0., 0.]])
     """
     x, y = before.flatten(2), after.flatten(2)
-    a, b = _lengths(x), _lengths(y)
+    a, b = lengths(x), lengths(y)
     apart = torch.addcmul(x, y, a / torch.where(b == 0, 1, b), value=-1)
-    influence = (_lengths(apart) / torch.where(a == 0, 1, a)).square() / 2
+    influence = (lengths(apart) / torch.where(a == 0, 1, a)).square() / 2
     return torch.where((a == 0) != (b == 0), 1.0, influence)[:, 0]
-
-
-def _lengths(vectors: Tensor) -> Tensor:
-    """The lengths of the vectors (N, C, positions) along C, (N, 1, positions)."""
-    if vectors.stride(1) == 1:
-        return torch.linalg.vector_norm(vectors, dim=1, keepdim=True)
-    return vectors.square().sum(1, keepdim=True).sqrt()  # faster where channels are not contiguous

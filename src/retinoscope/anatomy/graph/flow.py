@@ -46,6 +46,12 @@ def arguments(node: fx.Node) -> Mapping[str, Any]:
     return named | node.kwargs
 
 
+def computed(node: fx.Node, operands: Mapping[fx.Node, Any]) -> Any:
+    """The value of a call for these values of the nodes that it reads."""
+    args, kwargs = fx.map_arg((node.args, node.kwargs), operands.__getitem__)
+    return node.target(*args, **kwargs)  # type: ignore[operator]
+
+
 @dataclass
 class Flow:
     """A graph viewed as a flow of data from the image to the logits."""
